@@ -20,7 +20,7 @@ _HOLDS = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
 
 @dataclass(frozen=True)
 class Bar:
-    """What a figure must not exceed, or must reach; `go` is what the Go implementation needs."""
+    """Limit that a figure must not exceed, or must reach; `go` is that of the Go implementation."""
 
     name: str
     value: float

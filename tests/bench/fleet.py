@@ -94,9 +94,9 @@ class Fleet:
     size: FleetSize
 
     def requests(self, since: int) -> list[AuditedRequest]:
-        """What the hub asked for, its election aside."""
-        asked = self.cluster.audit.requests(user=HUB_USER, since=since)
-        return [request for request in asked if not elects(request)]
+        """Return the requests of the hub, without those of its election."""
+        requests = self.cluster.audit.requests(user=HUB_USER, since=since)
+        return [request for request in requests if not elects(request)]
 
     def writes(self, since: int) -> list[AuditedRequest]:
         return [each for each in self.requests(since) if _is_write(each)]

@@ -120,7 +120,7 @@ async def _register(ocean: Ocean, pid: int, nodes: int) -> dict[str, float]:
 
 
 async def _settled(ocean: Ocean, since: tuple[int, int], nodes: int) -> list[AuditedRequest]:
-    """What registering took, once every node has its lease and nothing but renewals goes on."""
+    """Return the requests of registering nodes, once all nodes have Leases that are renewed."""
     seen = -1
     while True:
         requested = [r for r in ocean.requests(since) if not (renews(r) or elects(r))]

@@ -89,7 +89,7 @@ def bars_of_living(figures: dict[str, dict[str, float]]) -> list[Bar]:
 
 
 async def furnish(ocean: Ocean, nodes: int) -> list[str]:
-    """What the pods refer to, and the nodes that they are bound to."""
+    """Create the objects that pods refer to, and the nodes that pods are bound to."""
     computing_api = ocean.computing_api
     await apply_policy(ocean.worker_api)
     await computing_api.create(NAMESPACES, {"metadata": {"name": SPACE}})

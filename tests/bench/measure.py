@@ -50,7 +50,7 @@ def resident_mib_of(pid: int) -> float:
 
 
 async def scrape(url: str, pid: int) -> dict[str, float]:
-    """What it takes a process to show its metrics."""
+    """CPU time that a process needs to render its metrics."""
     before = cpu_s_of(pid)
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         lines = (await answer.text()).splitlines()

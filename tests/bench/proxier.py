@@ -104,7 +104,7 @@ async def _harbour(directory: Path) -> AsyncIterator[ProxierEnv]:
 
 @dataclass
 class _Tally:
-    """What the sessions saw."""
+    """Results of the sessions."""
 
     begun: int = 0
     pieces: int = 0
@@ -175,7 +175,7 @@ async def _converse(
 
 
 async def _say(tunnel: Tunnel, words: bytes) -> None:
-    """One message for the command's input, as a client masks it: with zeros, which is allowed."""
+    """A message for the command's input, masked with zeros, which a client may do."""
     payload = bytes((Channel.STDIN,)) + words
     await tunnel.write(bytes((0x82, 0x80 | len(payload))) + bytes(4) + payload)
 

@@ -41,7 +41,7 @@ def measure_sharding(directory: Path) -> tuple[Figures, list[Bar]]:
 
 
 def measure_placement() -> tuple[Figures, list[Bar]]:
-    """What can be computed."""
+    """Figures that are computed without a server."""
     keys = [mixed(f"apps/Deployment/team-{n % 97}/web-{n}") for n in range(KEYS)]
     pods = [f"controller-6f7d9c5b8-{mixed(str(n)):x}"[:27] for n in range(REPLICAS + 1)]
     figures = {name: _compared(place, keys, pods) for name, place in OTHERS.items()}

@@ -1,4 +1,4 @@
-"""What is measured, each in a process of its own: none pays for another's garbage.
+"""Subjects of measurements, each in a process of its own: none pays for another's garbage.
 
 Called as `python -m bench.subjects NAME URL CA_FILE COUNT`; prints one JSON object.
 """

@@ -1,4 +1,4 @@
-"""One real control plane: its life, its failures, its users, its audit log."""
+"""A real control plane: its life, its failures, its users, its audit log."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CANDIDATE = Path(__file__).parents[1] / "support" / "election_candidate.py"
 
 @dataclass(frozen=True)
 class Line:
-    """What a candidate did, and when it was allowed to."""
+    """An act of a candidate, and the time for which the candidate might act."""
 
     at: float
     who: str
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Story:
-    """What candidates wrote into one file."""
+    """Acts that candidates wrote into a file."""
 
     path: Path
 
@@ -53,7 +53,7 @@ class Story:
         return [line for line in received if line.what == what]
 
     def tenures(self) -> list[str]:
-        """Who acted, in the order of time; two that act at a time are many changes."""
+        """Return the candidates in the order of their acts; two at a time make many changes."""
         acts = sorted(self.lines("act"), key=lambda line: line.at)
         return [who for who, _ in groupby(acts, key=lambda line: line.who)]
 

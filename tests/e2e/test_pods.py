@@ -77,7 +77,7 @@ async def syncing(
 
 
 async def prepare(binding_env: BindingEnv, path: Path) -> None:
-    """What the pods refer to."""
+    """Objects that the pods refer to."""
     namespace = binding_env.name
     await binding_env.computing_api.create(
         CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"k": "v1"}}, namespace=namespace

@@ -1,4 +1,4 @@
-"""One controller of the syncer between two clusters, without all the others.
+"""A controller of the syncer between two clusters, without all the others.
 
 The environment creates virtual nodes as the node controller does.
 """

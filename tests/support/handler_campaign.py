@@ -42,7 +42,7 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class HandlerCall:
-    """One line of the replicas' record."""
+    """A line of the replicas' record."""
 
     at: float
     who: str
@@ -56,7 +56,7 @@ class HandlerCall:
 
 @dataclass
 class Life:
-    """One object: what is true of it. Times are those at which a request began or was answered."""
+    """An object's true state. Times are those at which a request began or was answered."""
 
     name: str
     uid: str

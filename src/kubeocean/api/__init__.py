@@ -1,4 +1,4 @@
-"""Our kinds: constants, names, views, validation, conditions and custom resource definitions.
+"""Kubeocean's kinds: constants, names, views, validation, conditions, CustomResourceDefinitions.
 
 A name exported here is imported at its first use.
 """

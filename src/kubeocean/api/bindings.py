@@ -1,10 +1,10 @@
-"""Bindings: one worker cluster, bound to the computing cluster.
+"""ClusterBindings: one worker cluster, bound to the computing cluster.
 
-A `ClusterBinding` lives in the computing cluster, names the Secret with the worker's kubeconfig,
-and selects the nodes of the worker that may be lent. The classes are views of stored objects, with
-the fields that Kubeocean knows.
+A `ClusterBinding` is an object of the computing cluster. It names the Secret with the worker's
+kubeconfig, and selects the nodes of the worker that may be lent. The classes are views of stored
+objects, with the fields that Kubeocean reads.
 
-`problems` lists the mistakes in a binding, as far as the object itself shows them.
+`problems` lists the mistakes in a binding that can be seen without reading other objects.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class BindingPhase(StrEnum):
 
 
 class SecretReference(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A Secret of the computing cluster."""
+    """Namespace and name of the Secret with a worker's kubeconfig."""
 
     name: str = ""
     namespace: str = ""
 
 
 class Privilege(StrEnum):
-    """Whether pods may have a privilege."""
+    """Values of the fields of `spec.podPrivileges`: whether pods may have a privilege."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -76,8 +76,8 @@ class PodSecurityLevel(StrEnum):
 class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Access of pods to the worker cluster's machines; each kind is allowed unless it is denied.
 
-    The level `baseline` denies all five kinds, `restricted` more than these. Fields are texts,
-    because an API server may hold values that no definition has checked.
+    The level `baseline` denies all five kinds, `restricted` more than these. Fields are strings,
+    because stored objects may have values that no CustomResourceDefinition has checked.
     """
 
     host_network: str = Privilege.ALLOW
@@ -89,19 +89,19 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
     @property
     def effective_level(self) -> PodSecurityLevel:
-        """The level; an unknown word is taken for the strictest one."""
+        """The Pod Security level; an unknown value counts as the strictest one."""
         known = self.level in tuple(PodSecurityLevel)
         return PodSecurityLevel(self.level) if known else PodSecurityLevel.RESTRICTED
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """The five kinds of access, as users write them, with their values."""
+        """Names (as in the API) and values of the five fields that allow or deny an access."""
         fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
         return tuple((shown, getattr(self, field)) for shown, field in fields if field != "level")
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """The names of the fields that deny an access: every value except Allow denies."""
+        """Names of the kinds of access that are denied: by the level, or by a value but Allow."""
         at_all = self.effective_level is PodSecurityLevel.PRIVILEGED
         return tuple(
             shown for shown, value in self.settings if not (at_all and value == Privilege.ALLOW)
@@ -111,8 +111,8 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 class WorkerTrust(StrEnum):
     """Trust in the labels and annotations that a worker cluster puts on its nodes and pods."""
 
-    KUBELET = "Kubelet"  # as far as Kubernetes lets a kubelet set them
-    FULL = "Full"  # wholly
+    KUBELET = "Kubelet"  # in those that Kubernetes lets a kubelet set
+    FULL = "Full"  # in all of them
 
 
 class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -128,12 +128,12 @@ class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
     running_daemonset_by_default: bool = False
     direct_scheduling: bool = False
     pod_privileges: PodPrivileges = msgspec.field(default_factory=PodPrivileges)
-    worker_trust: str = WorkerTrust.KUBELET  # a text, as privileges are
+    worker_trust: str = WorkerTrust.KUBELET  # a string, as privileges are
     worker_cidrs: tuple[str, ...] | None = msgspec.field(default=None, name="workerCIDRs")
 
     @property
     def trusts_fully(self) -> bool:
-        """Whether the worker is trusted with more than a kubelet; an unknown word grants less."""
+        """Whether all labels and annotations of the worker are trusted; not with unknown values."""
         return self.worker_trust == WorkerTrust.FULL
 
 
@@ -149,7 +149,7 @@ class BindingStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
 
 class ClusterBinding(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A binding."""
+    """A ClusterBinding: binds one worker cluster to the computing cluster."""
 
     spec: BindingSpec = msgspec.field(default_factory=BindingSpec)
     status: BindingStatus = msgspec.field(default_factory=BindingStatus)
@@ -161,7 +161,7 @@ CLUSTER_BINDINGS: Final = Resource(
 
 
 def network_of(cidr: str) -> IPv4Network | IPv6Network | None:
-    """Return the network that a text in CIDR notation names; None if it names none."""
+    """Parse a network in CIDR notation; None if the text is invalid."""
     try:
         return ip_network(cidr, strict=False)
     except ValueError:
@@ -169,10 +169,10 @@ def network_of(cidr: str) -> IPv4Network | IPv6Network | None:
 
 
 def problems(spec: BindingSpec) -> tuple[Problem, ...]:
-    """Return all problems of a binding, in the order of the fields.
+    """Return all problems of a ClusterBinding's spec, in the order of the fields.
 
-    Our definition of the kind refuses a clusterID that cannot be one and most selectors that no
-    server would take. It takes the rest, as it always did; the binding then does not become Ready.
+    The CustomResourceDefinition refuses an invalid clusterID and most invalid selectors. Bindings
+    with other problems are accepted, as in earlier versions, but do not become Ready.
     """
     return tuple(_problems(spec))
 

@@ -2,7 +2,8 @@
 
 A `ConditionTemplate` has a type, a status and a reason that belong together, and a message with
 variables. Types and reasons are an interface: tools wait for them and people filter by them, so
-none is spelled elsewhere. Those marked new are not in the contract of the earlier implementation.
+they are written in no other module. Those marked new are not in the contract of the earlier
+implementation.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ _LONGEST_MESSAGE: Final = 32_768  # an API server refuses longer ones
 
 @dataclass(frozen=True, slots=True)
 class ConditionTemplate:
-    """Reason and message template of a condition; the template names its variables in braces."""
+    """Type, status, reason and message of a condition; the message has variables in braces."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -124,7 +125,7 @@ class ConditionTemplate:
     sentence: str
 
     def condition(self, *, generation: int = 0, **facts: object) -> Condition:
-        """The condition, about the object as it was at that generation."""
+        """Return the condition for this generation of the object, with `facts` in its message."""
         message = self.sentence.format_map(facts)
         if len(message) > _LONGEST_MESSAGE:
             message = f"{message[: _LONGEST_MESSAGE - 1]}…"
@@ -142,8 +143,8 @@ class ConditionTemplate:
 VALID: Final = "Valid"
 ACTIVE: Final = "Active"
 RECLAIMING: Final = "Reclaiming"  # new
-UNKNOWN_RESOURCE: Final = "UnknownResource"  # new; only of policies that were
-OVERLAPPING: Final = "Overlapping"  # new; only of policies that were
+UNKNOWN_RESOURCE: Final = "UnknownResource"  # new; absent until it was True once
+OVERLAPPING: Final = "Overlapping"  # new; absent until it was True once
 
 POLICY_VALID: Final = ConditionTemplate(
     VALID, "True", "ValidationPassed", "The policy is well-formed{notes}"
@@ -235,12 +236,12 @@ SYNCER_READY: Final = "SyncerReady"
 PROXIER_READY: Final = "ProxierReady"
 PERMITTED: Final = "Permitted"  # new
 POLICIES: Final = "PoliciesValid"  # new
-EXPIRED: Final = "NodesExpired"  # new; only of bindings whose nodes were
+EXPIRED: Final = "NodesExpired"  # new; absent until it was True once
 DRAINED: Final = "Drained"  # new
-CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
+CONFLICTED: Final = "Conflicted"  # new; absent until it was True once
 CREDENTIAL_VALID: Final = "CredentialValid"  # new; only of credentials whose expiry is known
-WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
-FLEET_MEMBERSHIP: Final = "FleetMember"  # new; only of bindings that are or were to be members
+WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; absent until it was True once
+FLEET_MEMBERSHIP: Final = "FleetMember"  # new; absent until the binding is annotated as a member
 
 BINDING_INITIALIZING: Final = ConditionTemplate(
     READY, "False", "Initializing", "The binding is being set up{waits}"
@@ -429,7 +430,7 @@ NODE_PORTS: Final = "NodePorts"  # `status.reason` of a pod with a host port tha
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
 POD_EXPECTED: Final = "PhysicalPodExpected"  # new: of a pod that is not meant to run in the worker
-POD_SYNCED: Final = "PhysicalPodSynced"  # new: of one that runs, but not as it should
+POD_SYNCED: Final = "PhysicalPodSynced"  # new: of a running pod with changes that were not synced
 
 
 def is_in_fleet(conditions: Iterable[Condition] | None) -> bool:

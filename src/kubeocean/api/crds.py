@@ -58,19 +58,19 @@ _NOTE: Final = "# Made from kubeocean.api.crds by scripts/crds; do not edit.\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper without aliases: people read these files."""
+    """YAML dumper that writes no aliases, so that the files are easy to read."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def definitions() -> tuple[Json, ...]:
-    """Both CustomResourceDefinitions: for the computing cluster, for the worker."""
+    """Return the CustomResourceDefinitions of ClusterBinding and ResourceLeasingPolicy."""
     return binding_definition(), policy_definition()
 
 
 def render() -> dict[str, str]:
-    """The definitions as YAML, by file name."""
+    """Return the CustomResourceDefinitions as YAML, by file name."""
     return {
         f"{each['spec']['names']['plural']}.yaml": _NOTE
         + yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=100)
@@ -79,7 +79,7 @@ def render() -> dict[str, str]:
 
 
 def write(directory: Path = _DIRECTORY) -> None:
-    """Put the definitions where they are checked in."""
+    """Write the CustomResourceDefinitions as YAML files to `directory`."""
     for name, content in render().items():
         (directory / name).write_text(content, encoding="utf-8")
 
@@ -88,7 +88,7 @@ def write(directory: Path = _DIRECTORY) -> None:
 
 
 def binding_definition() -> Json:
-    """Return the definition of ClusterBinding, for the computing cluster."""
+    """Return the CustomResourceDefinition of ClusterBinding, for the computing cluster."""
     unchanged = rule(
         "!has(oldSelf.spec) || (has(self.spec) && self.spec.clusterID == oldSelf.spec.clusterID)",
         "cannot be changed, because virtual nodes are named after it;"
@@ -233,7 +233,7 @@ def _binding_status() -> Json:
 
 
 def policy_definition() -> Json:
-    """Return the definition of ResourceLeasingPolicy, for worker clusters."""
+    """Return the CustomResourceDefinition of ResourceLeasingPolicy, for worker clusters."""
     schema = obj(
         "Which nodes and resources of this cluster its owner lends to a computing cluster, when,"
         " and how they are reclaimed.",

@@ -33,10 +33,10 @@ class Expected:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    conditions: tuple[str, ...] = ()  # types, beside those that every node has
+    conditions: tuple[str, ...] = ()  # condition types besides those that every node has
 
     def encode(self) -> str:
-        """The value of the annotation; equal expectations have equal values."""
+        """Return the value of the annotation `expected-metadata`; equal metadata, equal values."""
         taints = tuple(msgspec.structs.replace(taint, time_added=None) for taint in self.taints)
         wire: Json = {
             "labels": dict(sorted(self.labels.items())),
@@ -49,7 +49,7 @@ class Expected:
 
     @classmethod
     def decode(cls, value: str) -> Expected:
-        """Decode the annotation; return empty metadata if it is missing or malformed."""
+        """Decode the annotation `expected-metadata`; empty if it is missing or malformed."""
         return _decoded(value) if value else _NOTHING
 
 
@@ -57,7 +57,7 @@ _decode = msgspec.json.Decoder(_Wire).decode
 _NOTHING: Final = Expected()
 
 
-@lru_cache(maxsize=512)  # one object is looked at several times within moments
+@lru_cache(maxsize=512)  # the metadata of one object is decoded several times in short order
 def _decoded(value: str) -> Expected:
     try:
         wire = _decode(base64.b64decode(value, validate=True))

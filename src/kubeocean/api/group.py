@@ -1,8 +1,9 @@
-"""The vocabulary: every name that Kubeocean shares with its users and with its own past.
+"""API group, labels, annotations, taints, finalizers and object names of Kubeocean.
 
-Users select by these strings, other implementations wrote them, and Kubernetes has some of its own;
-none of them is spelled anywhere else. Names with our domain belong to a `Domain`, so that an
-installation under another domain is served by the same code with another `Domain`.
+Users select by these strings, and earlier implementations wrote them; they are defined in no other
+module, and neither are those of Kubernetes that Kubeocean uses. Names with Kubeocean's domain
+belong to a `Domain`, so that an installation under another domain runs the same code with another
+`Domain`.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "kubeocean"  # `kubectl get kubeocean`
 LOG_CONFIG_GROUP: Final = "cls.cloud.tencent.com"
 LOG_CONFIG_VERSION: Final = "v1"
-KUBECONFIG_KEY: Final = "kubeconfig"  # of the Secret that a binding names
+KUBECONFIG_KEY: Final = "kubeconfig"  # key in the Secret that a binding names
 
-TRUE: Final = "true"  # the value of labels, annotations and taints that are switches
+TRUE: Final = "true"  # the value of boolean labels, annotations and taints
 
 # Values of the annotation `fleet` of a binding
 FLEET_MEMBER: Final = "member"
@@ -104,7 +105,7 @@ FLEET_LEFT: Final = "left"  # written when the MemberCluster of the binding was 
 
 
 class _Key:
-    """Descriptor of a label or annotation key; prefixes the domain of the instance."""
+    """Descriptor that returns a label or annotation key with the Domain's name as its prefix."""
 
     def __init__(self, name: str, *, subdomain: str = "") -> None:
         self._name = name
@@ -119,7 +120,7 @@ class _Key:
 
 
 class _Object:
-    """Descriptor of an object name; prefixes the product name of the instance's domain."""
+    """Descriptor that returns an object's name with the Domain's product name as its prefix."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -134,7 +135,7 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The domain of our labels, annotations, taints, finalizers and object names."""
+    """The domain of Kubeocean's labels, annotations, taints, finalizers and object names."""
 
     name: str = "kubeocean.io"
 
@@ -143,19 +144,19 @@ class Domain:
 
     @property
     def product(self) -> str:
-        """The value of `managed_by`, and the first part of the names of our objects."""
+        """The value of the label `managed_by`, and the prefix of names of Kubeocean's objects."""
         return self.name.partition(".")[0]
 
     @property
     def sharding(self) -> str:
-        """The domain of the rings in which our replicas share their work."""
+        """The domain of the labels by which replicas share their work in a ring."""
         return f"sharding.{self.name}"
 
-    # Labels of everything that we make
+    # Labels of all objects that Kubeocean creates
 
     managed_by = _Key("managed-by")  # the product
     cluster_binding = _Key("cluster-binding")  # the name of the ClusterBinding
-    physical_cluster_id = _Key("physical-cluster-id")  # its clusterID
+    physical_cluster_id = _Key("physical-cluster-id")  # the clusterID of the binding
 
     # New: owner of a physical object, where several computing clusters share a worker cluster
     computing_cluster_id = _Key("computing-cluster-id")
@@ -204,7 +205,7 @@ class Domain:
     physical_csinode_uid = _Key("physical-csinode-uid")
     physical_cluster_name = _Key("physical-cluster-name")
 
-    # Annotations that tie pods together
+    # Annotations that connect virtual and physical pods
     virtual_pod_namespace = _Key("virtual-pod-namespace")
     virtual_pod_name = _Key("virtual-pod-name")
     virtual_pod_uid = _Key("virtual-pod-uid")
@@ -213,20 +214,20 @@ class Domain:
     physical_pod_name = _Key("physical-pod-name")
     physical_pod_uid = _Key("physical-pod-uid")
     running_daemonset = _Key("running-daemonset")
-    sync_back = _Key("sync-back")  # of a ConfigMap or Secret: changes of its copies count as well
-    synced_hash = _Key("synced-hash")  # of its copy: the content that both had last
+    sync_back = _Key("sync-back")  # of a ConfigMap or Secret: changes of its copies are copied back
+    synced_hash = _Key("synced-hash")  # of a copy: hash of the last content that both had
 
-    # Annotations that tie other objects together
+    # Annotations that connect other virtual and physical objects
     physical_name = _Key("physical-name")
     physical_namespace = _Key("physical-namespace")
     virtual_name = _Key("virtual-name")
     service_account = _Key("service-account")
 
-    # New: until when a token is good, and when it is renewed
+    # New: when a token expires, and when it is renewed
     token_expires = _Key("token-expires")
     token_due = _Key("token-due")
 
-    # New, of a kubeconfig's Secret and of a binding: which cluster it leads to
+    # New, of a kubeconfig's Secret and of a binding: the identity of the worker cluster
     worker_cluster_id = _Key("worker-cluster-id")
 
     # New, on the system namespace: `kubeocean up` created it in a local cluster
@@ -239,7 +240,7 @@ class Domain:
     logs_proxy_secret_name = _Key("logs-proxy-secret-name")
     logs_proxy_secret_namespace = _Key("logs-proxy-secret-namespace")
 
-    # New, an annotation of a binding that is deleted: do not wait any more
+    # New, an annotation of a binding that is being deleted: delete without waiting any more
     force_deletion = _Key("force-deletion")
 
     # New: on objects that a manager rolls out, a digest of the rendered templates
@@ -289,29 +290,29 @@ class Domain:
     priority_class = _Object("default")
 
     def synced_by(self, cluster_id: str) -> str:
-        """The label of a virtual object that is copied into that cluster."""
+        """Return the label key of a virtual object that is copied into the worker `cluster_id`."""
         return f"{self.name}/synced-by-{cluster_id}"
 
     def deleting(self, cluster_id: str) -> str:
-        """Return the annotation key of a virtual object whose copy in that cluster must go."""
+        """Return the annotation key of a virtual object whose copy in a worker is to be deleted."""
         return f"{self.name}/deleting-{cluster_id}"
 
     def phase_in(self, cluster_id: str) -> str:
-        """The annotation of a virtual volume or claim with the phase of its copy there."""
+        """Return the annotation key for the phase of a volume's or claim's copy in a worker."""
         return f"{self.name}/phase-{cluster_id}"
 
     def finalizer_for(self, cluster_id: str) -> str:
-        """The finalizer of a virtual object while it has a copy in that cluster."""
+        """Return the finalizer of a virtual object that has a copy in the worker `cluster_id`."""
         return f"{self.name}/finalizer-{cluster_id}"
 
     def owns(self, key: str) -> bool:
-        """Whether a label, annotation, taint or finalizer is one of ours."""
+        """Whether the key of a label, annotation, taint or finalizer belongs to this domain."""
         prefix = key.partition("/")[0]
         return prefix == self.name or prefix.endswith(f".{self.name}")
 
     @property
     def system_namespaces(self) -> frozenset[str]:
-        """Namespaces of the computing cluster that are not replicated: their pods stay there."""
+        """Namespaces whose pods stay in the computing cluster and whose objects are not copied."""
         kubernetes = {SYSTEM_NAMESPACE, "kube-public", NODE_LEASE_NAMESPACE}
         return frozenset(kubernetes | {self.system_namespace, self.host_port_namespace})
 
@@ -330,9 +331,9 @@ LABEL_K8S_APP: Final = "k8s-app"
 LABEL_SERVICE_NAME: Final = "kubernetes.io/service-name"  # of EndpointSlices
 LABEL_SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 LABEL_POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"  # of namespaces
-LABEL_TEMPLATE_HASH: Final = "pod-template-hash"  # of pods of a Deployment, and their ReplicaSet's
-ANNOTATION_HELM_KEEP: Final = "helm.sh/resource-policy"  # `keep`: also when a release goes
-ANNOTATIONS_OF_KUBELETS: Final = "kubernetes.io/config."  # how a kubelet learned of a static pod
+LABEL_TEMPLATE_HASH: Final = "pod-template-hash"  # of pods of a Deployment, and of their ReplicaSet
+ANNOTATION_HELM_KEEP: Final = "helm.sh/resource-policy"  # `keep`: not uninstalled with a release
+ANNOTATIONS_OF_KUBELETS: Final = "kubernetes.io/config."  # prefix; of static pods
 LABEL_DASHBOARD: Final = "grafana_dashboard"  # of ConfigMaps that a Grafana collects
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NODE_TYPE_VIRTUAL: Final = "virtual-kubelet"
@@ -348,11 +349,11 @@ COMPONENT_MANAGER: Final = "manager"
 COMPONENT_SYNCER: Final = "syncer"
 COMPONENT_PROXIER: Final = "proxier"
 COMPONENT_TLS: Final = "tls"
-COMPONENT_CREDENTIAL: Final = "credential"  # of what a token of the worker is bound to
-COMPONENT_WORKER: Final = "worker"  # of what bindings share in a worker
+COMPONENT_CREDENTIAL: Final = "credential"  # of the Secret that a token of the worker is bound to
+COMPONENT_WORKER: Final = "worker"  # of objects that bindings share in a worker
 COMPONENT_LOGS_PROXY: Final = "logs-proxy"  # of certificate signing requests
 
-# Objects that others provide
+# Objects of Kubernetes
 
 SERVER_SERVICE: Final = Key("default", "kubernetes-intranet")
 DNS_SERVICE: Final = Key("kube-system", "kube-dns-intranet")
@@ -360,7 +361,7 @@ SYSTEM_NAMESPACE: Final = "kube-system"  # its UID identifies a cluster
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 NODE_LEASE_DURATION_S: Final = 40
 
-# Objects that we make
+# Objects that Kubeocean creates
 
 PRIORITY_CLASS_VALUE: Final = -10_000
 HOST_PORT_CONTAINER: Final = "fake-container"

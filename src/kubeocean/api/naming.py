@@ -1,8 +1,8 @@
-"""Names of objects, as functions of the identity of the objects that they stand for.
+"""Names of the objects that Kubeocean creates, as functions of the objects that they represent.
 
-A second attempt to create an object meets the first one, because the name is the same. The rules
-are those of the earlier implementation, to the letter, because its objects are adopted. Where its
-rule gives a name that no API server accepts, the name differs; no object can have the other one:
+A second attempt to create an object conflicts with the first, because the name is the same. The
+rules are exactly those of the earlier implementation, because its objects are adopted. They differ
+where that implementation gives a name that no API server accepts, and that no object can have:
 
 - a cut that ends in a dot loses the dot (`a.-…` is no DNS name);
 - a name that is longer than its kind allows is cut, and a hash of the whole name is appended.
@@ -52,7 +52,7 @@ HOST_PORT_PREFIX: Final = "fake-pod-for-hostport-"
 _LONGEST: Final = 63
 _LONGEST_SUBDOMAIN: Final = 253
 _HEAD: Final = 30  # characters before a hash
-_LONGEST_RING: Final = 40  # it is a part of label keys
+_LONGEST_RING: Final = 40  # the name of a ring is a part of label keys
 _TAIL: Final = 33  # a dash and the hash
 _LOG_CONFIG_HEAD: Final = 54
 _LOG_CONFIG_HASH: Final = 6
@@ -60,22 +60,22 @@ _PORTS: Final = PROXIER_PORT_LAST - PROXIER_PORT_FIRST + 1
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-# Objects that stand for one on the other side
+# Virtual nodes, and copies of virtual objects
 
 
 def virtual_node(cluster_id: str, node: str) -> str:
-    """The virtual node of a worker's node; its lease and its CSINode are called the same."""
+    """Return the name of the virtual node of a worker's node, and of its Lease and CSINode."""
     name = f"{VNODE_PREFIX}{cluster_id}-{node}"
     return _bounded(name, _LONGEST)
 
 
 def virtual_node_prefix(cluster_id: str) -> str:
-    """Return the prefix of the names of a cluster's virtual nodes; other clusters' may share it."""
+    """Return the prefix of the names of a worker's virtual nodes; it may not be unique."""
     return _cut(f"{VNODE_PREFIX}{cluster_id}-", _HEAD)
 
 
 def physical_name(name: str, namespace: str = "") -> str:
-    """The copy of a Pod, ConfigMap, Secret or claim; of a volume, which has no namespace, too."""
+    """Return the name of the copy of a Pod, ConfigMap, Secret, claim or (no namespace) volume."""
     return f"{_cut(name, _HEAD)}-{_md5(f'{namespace}/{name}')}"
 
 
@@ -85,21 +85,22 @@ def second_physical_name(name: str, namespace: str = "", *, uid: str) -> str:
 
 
 def token_secret(pod: str, namespace: str, *, volume: str, uid: str) -> str:
-    """The Secret with the token that a volume of a pod projects."""
+    """Return the name of the Secret with the token that a volume of a pod projects."""
     return physical_name(f"{pod}-{volume}-{uid}", namespace)
 
 
 def log_config(virtual: str, group: int | None = None) -> str:
-    """The copy of a LogConfig, or of one of the groups that it is split into."""
+    """Return the name of the copy of a LogConfig, or of one of the groups it is split into."""
     base = virtual if group is None else f"{virtual}-g{group}"
     digest = hashlib.sha256(base.encode()).hexdigest()
     return f"{_cut(base, _LOG_CONFIG_HEAD)}-{digest[:_LOG_CONFIG_HASH]}"
 
 
 def host_port_pod(vnode: str, ports: Iterable[tuple[str, str, int]]) -> str:
-    """The pod that holds these ports (address, protocol, number) of a virtual node.
+    """Return the name of the pod that reserves host ports of a virtual node.
 
-    Ports of a pod cannot change: another set is another pod, and has another name.
+    Each port is an address, a protocol and a number. The ports of a pod cannot change: another set
+    of ports is another pod with another name.
     """
     held = ",".join(f"{address}/{protocol}/{port}" for address, protocol, port in sorted(ports))
     return HOST_PORT_PREFIX + _md5(f"{vnode}/{held}")
@@ -126,17 +127,17 @@ def tls_secret(cluster_id: str) -> str:
 
 
 def manager_election(domain: Domain = DEFAULT) -> str:
-    """The lease that managers compete for."""
+    """Return the name of the Lease with which managers elect a leader."""
     return f"{domain.manager}-leader"
 
 
 def syncer_election(binding: str, domain: Domain = DEFAULT) -> str:
-    """The lease that the syncers of a binding compete for, unless a flag names another."""
+    """Return the default name of the Lease with which a binding's syncers elect a leader."""
     return _bounded(f"{domain.syncer}-{binding}", _LONGEST_SUBDOMAIN)
 
 
 def syncer_ring(binding: str, domain: Domain = DEFAULT) -> str:
-    """The ring of the syncers that share a binding."""
+    """Return the name of the ring in which the syncers of a binding share their work."""
     return _bounded(f"{domain.syncer}-{binding}", _LONGEST_RING)
 
 
@@ -149,7 +150,7 @@ def signing_request(binding: str, pod: str, *, now_ns: int, domain: Domain = DEF
 def signing_request_prefix(binding: str, domain: Domain = DEFAULT) -> str:
     """Return the prefix of the names of a binding's CertificateSigningRequests.
 
-    Those of `a-b` begin like those of `a`: a label says whose one is.
+    Requests of a binding `a-b` begin like those of `a`; a label names the binding.
     """
     return _cut(f"{domain.proxier}-{binding}-", _LONGEST_SUBDOMAIN - _TAIL)
 
@@ -163,8 +164,10 @@ def proxier_port(vnode: str) -> int:
 
 
 def proxier_ports(vnode: str) -> Iterator[int]:
-    """Yield all ports in the order in which they are tried: upwards from that of the node, then
-    from the lowest."""
+    """Yield all ports of the proxier in the order in which they are tried for a virtual node.
+
+    The order is upwards from `proxier_port(vnode)`, then upwards from the lowest port.
+    """
     first = proxier_port(vnode)
     yield from range(first, PROXIER_PORT_LAST + 1)
     yield from range(PROXIER_PORT_FIRST, first)
@@ -185,7 +188,7 @@ def label_value(text: str) -> str:
 
 
 def _bounded(name: str, longest: int) -> str:
-    """The name, or as much of it as fits before a hash of it all."""
+    """Return the name; if it is too long, its beginning and a hash of the whole name."""
     return name if len(name) <= longest else f"{_cut(name, longest - _TAIL)}-{_md5(name)}"
 
 
@@ -199,7 +202,7 @@ def _md5(text: str) -> str:
 
 
 def _fnv1a32(data: bytes) -> int:
-    """Fowler, Noll and Vo's hash, 32 bits, variant 1a."""
+    """Return the 32-bit FNV-1a hash of `data`."""
     value = 0x811C9DC5
     for byte in data:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF

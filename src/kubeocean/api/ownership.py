@@ -5,8 +5,9 @@ and the UID of the virtual object. The Go implementation wrote fewer marks, and 
 an object that lacks some marks is adopted only if no other owner is possible. Every other object
 with the same name is foreign and is left alone.
 
-Virtual nodes live in the computing cluster, where everyone who may label nodes can give a node our
-labels. Their names and the metadata recorded on them prove more than their labels do.
+Virtual nodes are objects of the computing cluster, where every user who may label nodes can give a
+node Kubeocean's labels. Names of virtual nodes and the metadata recorded on them prove more than
+their labels do.
 
 Policies are written by owners and name a binding. Bindings of two computing clusters may have the
 same name: the first computing cluster claims the policy with an annotation.
@@ -44,16 +45,16 @@ class Ids:
     """Identity of one binding: its name and the IDs of its two clusters."""
 
     binding: str  # the name of the ClusterBinding
-    cluster_id: str  # its clusterID
+    cluster_id: str  # the clusterID of the binding
     computing_id: str  # UID that identifies the computing cluster
 
 
 class Claim(Enum):
-    """Ownership of an object, as far as its marks prove ownership."""
+    """Whose object it is, as proven by its name, labels and annotations."""
 
     OURS = auto()  # of this binding, and of this very virtual object
     STALE = auto()  # of this binding, of an earlier virtual object with that name
-    TAKEABLE = auto()  # provably of this virtual object: an earlier implementation's, or stripped
+    TAKEABLE = auto()  # provably of this virtual object, though labels are missing
     FOREIGN = auto()  # another owner's, or unproven
 
 
@@ -68,7 +69,7 @@ def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
 
 
 def bears_no_ids(obj: Object, *, domain: Domain) -> bool:
-    """Whether an object has no label of any binding or cluster, as objects of the Go one."""
+    """Whether an object has no label of any binding or cluster, as the Go implementation's."""
     keys = domain.cluster_binding, domain.physical_cluster_id, domain.computing_cluster_id
     return not any(key in obj.labels for key in keys)
 
@@ -92,10 +93,10 @@ def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
 def claim_pod(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, recorded: str = ""
 ) -> Claim:
-    """Return the claim on a pod, or on an object with the marks of a pod (a token Secret).
+    """Return whose object a physical pod is, or an object with a pod's annotations (token Secret).
 
-    Annotations may be lost: if the object has our labels and its UID is the one `recorded` on the
-    virtual pod, missing annotations count as present.
+    Annotations may be lost: if the object has the binding's labels and its UID is the one
+    `recorded` on the virtual pod, missing annotations count as present.
     """
     annotations = obj.annotations
     if recorded and obj.uid == recorded and bears_ids(obj, ids=ids, domain=domain):
@@ -113,10 +114,10 @@ def claim_pod(
 def claim_copy(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, pointed: bool = False
 ) -> Claim:
-    """Return the claim on a copy.
+    """Return whose object the copy of a virtual object is.
 
-    Copies of the Go implementation carry no UID: `pointed` is True if the virtual object names
-    this cluster as one into which it is copied.
+    Copies of the Go implementation have no UID annotation: `pointed` is True if the virtual object
+    names this cluster as one into which it is copied.
     """
     annotations = obj.annotations
     if (
@@ -129,12 +130,12 @@ def claim_copy(
 
 
 def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
-    """The annotations of a policy that lends to this binding."""
+    """Return the annotations of a ResourceLeasingPolicy that lends to this binding."""
     return {domain.computing_cluster_id: ids.computing_id, domain.cluster_binding: ids.binding}
 
 
 def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
-    """Return the claim on a policy that names a binding of this name."""
+    """Return whose object a ResourceLeasingPolicy is that names a binding of this name."""
     holder = obj.annotations.get(domain.computing_cluster_id)
     if not holder:
         return Claim.TAKEABLE
@@ -142,17 +143,17 @@ def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
 
 
 def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
-    """Whether this binding claimed a policy, whichever binding the policy names now."""
+    """Whether this binding claimed a policy earlier, also if it names another binding now."""
     return policy_claim(ids, domain).items() <= obj.annotations.items()
 
 
 def is_virtual_node_of(node: Object, *, binding: str, cluster_id: str, domain: Domain) -> bool:
     """Whether this binding's syncer created a Node as a virtual node; labels alone do not decide.
 
-    Its name must be one that virtual nodes of the cluster have; no other Node is ever written. Then
-    the metadata that we remember on it decides. Where that was lost, the node must have our
-    finalizer and the cluster's ID, and no label of another binding. Nodes of the earlier
-    implementation pass both checks.
+    The Node's name must have the prefix of the cluster's virtual nodes; no other Node is ever
+    written. Then the metadata in its annotation `expected-metadata` decides. If that is lost, the
+    Node must have Kubeocean's finalizer and the cluster's ID, and no label of another binding.
+    Nodes of the earlier implementation pass both checks.
     """
     if not node.name.startswith(naming.virtual_node_prefix(cluster_id)):
         return False
@@ -176,7 +177,7 @@ def _claim(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Domain)
         return Claim.OURS if same else Claim.STALE
     if any(obj.labels.get(key, value) != value for key, value in ours.items()):
         return Claim.FOREIGN
-    # Labels may be lost; no other object carries this UID.
+    # Labels may be lost; no other object has this UID in its annotation.
     managed = obj.labels.get(domain.managed_by) == domain.product
     marked = any(key in obj.labels for key in _marks(ids, domain))
     return Claim.TAKEABLE if same or (managed and not marked and takeable) else Claim.FOREIGN

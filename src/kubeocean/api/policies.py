@@ -1,11 +1,11 @@
-"""Policies: which nodes the owner of a worker cluster lends, when, and how they are reclaimed.
+"""ResourceLeasingPolicies: which nodes an owner lends, when, and how they are reclaimed.
 
-A `ResourceLeasingPolicy` lives in the worker cluster and names its binding, which lives in the
-computing cluster, by the name of that object. The classes are views of stored objects, with the
-fields that Kubeocean knows; `leasing` interprets them.
+A `ResourceLeasingPolicy` is an object of the worker cluster and names its ClusterBinding, an object
+of the computing cluster. The classes are views of stored objects, with the fields that Kubeocean
+reads; `leasing` interprets them.
 
-`problems` lists the mistakes in a policy. An API server with our definition of the kind refuses
-most of them; older objects may have them, and some can only be seen here.
+`problems` lists the mistakes in a policy. An API server with the CustomResourceDefinition refuses
+most of them; older objects may have them, and some cannot be expressed in a definition.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DAY_HINT: Final = "must be a day of the week in English, such as Monday"
 ZONE_HINT: Final = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC"
 
 
-SHOWN: Final = 20  # so many nodes, pods and evictions a status names; of the others, the number
+SHOWN: Final = 20  # nodes, pods and evictions that a status names; further ones are only counted
 
 
 class PolicyPhase(StrEnum):
@@ -68,7 +68,7 @@ class PolicyPhase(StrEnum):
 
 
 class TimeWindow(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """From a minute of the day to another, on some days of the week; no days means every day."""
+    """A time window from one minute of the day to another, on `days`; no days means every day."""
 
     start: str = ""
     end: str = ""
@@ -76,7 +76,7 @@ class TimeWindow(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
 
 
 class ResourceLimit(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The most that is lent of a resource: an amount, a share of the rest, or both."""
+    """The maximum that is lent of a resource: an amount, a percentage of the unused, or both."""
 
     resource: str = ""
     quantity: str | int | float | None = None
@@ -84,9 +84,9 @@ class ResourceLimit(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
 
 class ReclaimSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """How nodes are reclaimed."""
+    """Options of a ResourceLeasingPolicy for reclaiming nodes."""
 
-    respect_tolerations: bool | None = None  # None: as the earlier implementation, which does
+    respect_tolerations: bool | None = None  # None means true, as in the earlier implementation
 
 
 class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -98,7 +98,7 @@ class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
     resource_limits: tuple[ResourceLimit, ...] | None = None
     force_reclaim: bool = False
     graceful_reclaim_period_seconds: int = 0
-    # The rest is new: an installation of the earlier implementation does not know these.
+    # The following fields are new: the earlier implementation does not have them.
     time_zone: str = ""  # IANA; empty means the zone of the process
     force_reclaim_deadline_seconds: int | None = None
     max_evictions_per_minute: int | None = None
@@ -107,12 +107,12 @@ class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
 
     @property
     def respects_tolerations(self) -> bool:
-        """Whether pods that tolerate the taint of a closed window may stay; by default they may."""
+        """Whether pods that tolerate the taint of a closed window may stay; true by default."""
         return self.reclaim is None or self.reclaim.respect_tolerations is not False
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A pod that was evicted or deleted, when, and why."""
+    """A pod that was evicted or deleted, with the time and the reason."""
 
     namespace: str = ""
     name: str = ""
@@ -123,7 +123,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defau
 
 
 class ReclaimNode(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A virtual node that is being reclaimed, since when, why, and how many pods still run."""
+    """A virtual node that is being reclaimed: start, cause, and number of pods that still run."""
 
     name: str = ""
     cause: str = ""
@@ -133,7 +133,7 @@ class ReclaimNode(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
 
 
 class ReclaimPod(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A pod that is still on its node, the reason, and until when the reason can hold."""
+    """A pod that is still on a node that is being reclaimed, the reason, and the latest end."""
 
     namespace: str = ""
     name: str = ""
@@ -145,7 +145,7 @@ class ReclaimPod(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
 class ReclaimStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Progress of a reclaim: pods to evict, evicted, and blocked by a disruption budget.
 
-    The lists name the first `SHOWN`; the numbers count all.
+    The lists have the first `SHOWN` entries; the numbers count all.
     """
 
     cause: str = ""
@@ -177,7 +177,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_d
 
 
 class ResourceLeasingPolicy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A policy."""
+    """A ResourceLeasingPolicy: which nodes the owner of a worker lends to a binding, and when."""
 
     spec: PolicySpec = msgspec.field(default_factory=PolicySpec)
     status: PolicyStatus = msgspec.field(default_factory=PolicyStatus)
@@ -189,11 +189,11 @@ RESOURCE_LEASING_POLICIES: Final = Resource(
 
 
 def problems(spec: PolicySpec) -> tuple[Problem, ...]:
-    """Return all problems of a policy, in the order of the fields.
+    """Return all problems of a ResourceLeasingPolicy's spec, in the order of the fields.
 
-    The definition of the kind refuses all that block, except labels that no node can have and
-    exponents that no quantity has. The others are probable mistakes: the message says how the
-    policy is read, which is always the reading that lends less.
+    The CustomResourceDefinition refuses all problems that block, except labels that no node can
+    have and exponents that no quantity has. The other problems are probable mistakes: the message
+    says how the value is interpreted, which is always the way that lends less.
     """
     return tuple(_problems(spec))
 

@@ -1,4 +1,4 @@
-"""Parts of schemas, from which definitions of kinds are built.
+"""Parts of OpenAPI schemas, from which CustomResourceDefinitions are built.
 
 The results are OpenAPI as Kubernetes accepts it. A rule is a CEL expression with the message for an
 object that breaks the rule. API servers bound the cost of rules in advance, so every field that a
@@ -40,7 +40,7 @@ def flag(description: str) -> Json:
 def number(
     description: str, *, least: int = 0, most: int | None = None, wide: bool = False
 ) -> Json:
-    """A whole number, of 32 bits unless it is wide."""
+    """Return the schema of a whole number, of 64 bits if `wide`, else of 32."""
     limits = {"minimum": least} | ({} if most is None else {"maximum": most})
     return {
         "description": description,
@@ -51,7 +51,7 @@ def number(
 
 
 def array(description: str, items: Json, *, most: int | None = None) -> Json:
-    """A list; `most` where a rule looks into it."""
+    """Return the schema of a list; `most` is the maximum length, needed if a rule reads it."""
     limit = {} if most is None else {"maxItems": most}
     return {"description": description, "type": "array", **limit, "items": items}
 
@@ -67,7 +67,7 @@ def obj(description: str, *rules: Json, required: tuple[str, ...] = (), **proper
 
 
 def rule(expression: str, message: str, *, shown: str = "", **options: str) -> Json:
-    """Return a CEL rule with its message; `shown` is CEL for the end of the message."""
+    """Return a CEL rule with its message; `shown` is CEL for the value that ends the message."""
     telling = {"messageExpression": f"'{message}, not \"' + {shown} + '\"'"} if shown else {}
     return {"rule": expression, "message": message, **telling, **options}
 
@@ -79,13 +79,13 @@ def _rules(rules: tuple[Json, ...]) -> Json:
 # Types of Kubernetes
 
 
-# In CEL a backslash of a text is written twice.
+# In a CEL string a backslash is written twice.
 _NUMBER: Final = r"([0-9]+(\\.[0-9]*)?|\\.[0-9]+)"
 _QUANTITY: Final = rf"^[+-]?{_NUMBER}([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 
 
 def quantity(description: str) -> Json:
-    """An amount, as a number or as a text."""
+    """Return the schema of a quantity, which is a number or a string."""
     readable = rule(
         f"type(self) == int || string(self).matches('{_QUANTITY}')",
         "must be a quantity such as 500m, 2 or 1.5Gi",
@@ -133,7 +133,7 @@ _FIELD_RULE: Final = rule(
 
 
 def node_selector(description: str) -> Json:
-    """A NodeSelector of Kubernetes, with the rules that its own API server has for it."""
+    """Return the schema of a NodeSelector, with the validation rules of Kubernetes."""
     term = obj(
         "Requirements that must all hold for a node; none at all hold for no node.",
         matchExpressions=_requirements(
@@ -151,7 +151,7 @@ def node_selector(description: str) -> Json:
 
 
 def _requirements(on: str, *rules: Json, **value_schema: object) -> Json:
-    """Return the schema of a list of requirements; `value_schema` is that of their values."""
+    """Return the schema of a list of node requirements; `value_schema` is for their values."""
     value = {"type": "string", **value_schema}
     values = array("Texts; for Gt and Lt one whole number.", value, most=1024)
     requirement = obj(
@@ -166,7 +166,7 @@ def _requirements(on: str, *rules: Json, **value_schema: object) -> Json:
 
 
 def conditions(description: str) -> Json:
-    """The conditions of a status, as Kubernetes has them everywhere."""
+    """Return the schema of a status's conditions."""
     entry = obj(
         "One of them.",
         required=("type", "status", "reason", "message", "lastTransitionTime"),

@@ -1,10 +1,10 @@
 """Problems of objects that users wrote, and the names of time zones.
 
 A problem names the field, shows its value and says how to correct it. A problem that does not block
-is one that earlier versions ran with: the message says how the value is read.
+was accepted by earlier versions: the message says how the value is interpreted.
 
 Names of time zones are those of the IANA database that is installed with Kubeocean, not those of
-the machine: a policy has to mean the same wherever a process reads it.
+the machine: a policy has to mean the same in every process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "zone_names",
 ]
 
-_SHOWN: Final = 200  # characters of a value
+_SHOWN: Final = 200  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def blocking(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def describe(problems: Iterable[Problem]) -> str:
-    """Return all problems in one line, for conditions and events."""
+    """Return all problems as one line of text, for conditions and events."""
     return "; ".join(map(str, problems))
 
 
@@ -77,7 +77,7 @@ def misnamed(field: str, text: str, what: str) -> Iterable[Problem]:
 
 
 def unreadable_selector(field: str, selector: Json | None) -> Iterable[Problem]:
-    """Return the problem of an invalid node selector; without one, every node is selected."""
+    """Return the problem of an invalid node selector; None is valid and selects every node."""
     if selector is None:
         return
     try:
@@ -87,7 +87,7 @@ def unreadable_selector(field: str, selector: Json | None) -> Iterable[Problem]:
         yield Problem(error.field, error.value, reason)
 
 
-_NO_PLACE = "Factory"  # the database's name for an unconfigured machine
+_NO_PLACE = "Factory"  # the database's zone for an unconfigured machine
 
 
 @cache

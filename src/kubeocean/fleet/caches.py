@@ -1,11 +1,11 @@
 """Caches of the hub's controllers: the objects of placements, and of members as placing needs them.
 
 ClusterResourcePlacements and ResourcePlacements have objects of different kinds that decode to the
-same structs. A `ScopedCache` holds both kinds of one struct and is read as one; the namespace of a
-key tells which kind an object has. Objects that belong to a placement carry its name in a label.
+same structs. A `ScopedCache` holds both kinds of one struct and is read as one; a key with a
+namespace means the namespaced kind. Objects that belong to a placement carry its name in a label.
 
-Of resource snapshots only metadata is cached, of Works everything but the manifests and the reports
-of manifests that are as they should be.
+Of resource snapshots only metadata is cached, of Works everything but the manifests and the status
+entries of manifests that are applied, available and without differences.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _BY_BINDING: Final = "binding"
 
 
 def parent_of(obj: Object) -> Key | None:
-    """Return the placement that a snapshot or binding belongs to; None if it names none."""
+    """Return the placement that a snapshot or binding belongs to; None if its label is missing."""
     name = obj.labels.get(names.LABEL_PARENT_PLACEMENT)
     return Key(obj.namespace, name) if name else None
 
 
 class RecentContents(Generic[ContentT]):
-    """Contents of objects by identity and version, the least recently used dropped first."""
+    """Contents of objects by UID and resourceVersion; the least recently used are dropped."""
 
     def __init__(self, most_bytes: int = 64 << 20) -> None:
         self._most_bytes = most_bytes
@@ -69,7 +69,7 @@ class RecentContents(Generic[ContentT]):
         self._entries: OrderedDict[tuple[str, str], tuple[ContentT, int]] = OrderedDict()
 
     def get(self, uid: str, version: str) -> ContentT | None:
-        """Return the content of this version of an object, or None."""
+        """Return the content of this version of an object; None if it is not kept."""
         entry = self._entries.get((uid, version))
         if entry is None:
             return None
@@ -77,7 +77,7 @@ class RecentContents(Generic[ContentT]):
         return entry[0]
 
     def put(self, uid: str, version: str, content: ContentT, size: int) -> None:
-        """Keep a content of `size` bytes; one that is larger than the limit is not kept."""
+        """Keep a content of `size` bytes, unless it is larger than the limit."""
         if (uid, version) in self._entries or size > self._most_bytes:
             return
         self._entries[uid, version] = content, size
@@ -88,7 +88,10 @@ class RecentContents(Generic[ContentT]):
 
 
 class _Unseen:
-    """Keys of objects that this program wrote, by the owner whose reconcile has to see them."""
+    """Keys of objects that this program wrote and whose writes the cache may not show yet.
+
+    The keys are kept by owner: the placement or binding whose reconcile has to see the writes.
+    """
 
     def __init__(self) -> None:
         self._keys: dict[Key, set[Key]] = {}
@@ -97,7 +100,7 @@ class _Unseen:
         self._keys.setdefault(owner, set()).add(key)
 
     async def all_shown(self, owner: Key, caught_up: Callable[[Key], Awaitable[bool]]) -> bool:
-        """Return whether the cache shows the writes for an owner, waiting shortly."""
+        """Return whether the cache shows all writes for an owner, after waiting briefly."""
         for key in list(self._keys.get(owner, ())):
             if not await caught_up(key):
                 return False
@@ -110,7 +113,7 @@ class _Unseen:
 
 
 class ScopedCache(Generic[ObjectT]):
-    """The informers of the two kinds of one struct, cluster-scoped and namespaced, read as one."""
+    """Cache of two kinds, cluster-scoped and namespaced, that decode to the same struct."""
 
     def __init__(
         self,
@@ -143,7 +146,7 @@ class ScopedCache(Generic[ObjectT]):
         return self._cluster, self._namespaced
 
     def get(self, key: Key) -> ObjectT | None:
-        """Return the cached object, or None."""
+        """Return the cached object with this key; None if there is none."""
         return self._informer(key).get(key)
 
     def items(self) -> Iterator[ObjectT]:
@@ -162,7 +165,7 @@ class ScopedCache(Generic[ObjectT]):
             informer.on_change(handler)
 
     def wrote(self, obj: ObjectT) -> None:
-        """Record the server's answer to a write of this program."""
+        """Record an object as the server returned it after a write of this program."""
         self._informer(obj.key).wrote(obj)
         self._note(obj)
 
@@ -172,11 +175,11 @@ class ScopedCache(Generic[ObjectT]):
         self._note(obj)
 
     async def caught_up(self, placement: Key) -> bool:
-        """Return whether the cache shows all writes for a placement, waiting shortly."""
+        """Return whether the cache shows all own writes for a placement, after waiting briefly."""
         return await self._unseen.all_shown(placement, self.shows)
 
     async def shows(self, key: Key) -> bool:
-        """Return whether the cache shows the last write to one object, waiting shortly."""
+        """Return whether the cache shows the last own write to an object, after waiting briefly."""
         return await self._informer(key).caught_up(key)
 
     def _note(self, obj: ObjectT) -> None:
@@ -187,10 +190,10 @@ class ScopedCache(Generic[ObjectT]):
 
 
 class HubCaches:
-    """Everything that the controllers of placements read.
+    """Caches of all objects that the controllers of placements read.
 
-    `members` and `internal_members` may be given: other controllers of the hub read the same, and
-    each heartbeat changes both.
+    `members` and `internal_members` are informers to share with other controllers of the hub:
+    each heartbeat changes their objects.
     """
 
     def __init__(
@@ -277,7 +280,7 @@ class HubCaches:
         return sorted(self.works.by(_BY_BINDING, str(binding)), key=lambda work: work.name)
 
     def wrote_work(self, binding: Key, work: CachedWork) -> None:
-        """Record the server's answer to a write of a Work for a binding."""
+        """Record a Work of a binding as the server returned it after a write."""
         self.works.wrote(work)
         self._unseen_works.add(binding, work.key)
 
@@ -287,11 +290,11 @@ class HubCaches:
         self._unseen_works.add(binding, work.key)
 
     async def works_caught_up(self, binding: Key) -> bool:
-        """Return whether the cache shows all writes of Works for a binding, waiting shortly."""
+        """Return whether the cache shows all own writes of a binding's Works, waiting briefly."""
         return await self._unseen_works.all_shown(binding, self.works.caught_up)
 
     def gate(self, *caches: Callable[[Key], Awaitable[bool]]) -> Callable[[Key], Awaitable[bool]]:
-        """Return a function that is true for a key once all `caches` show the own writes for it."""
+        """Return a gate for a Controller: whether all `caches` show the own writes for a key."""
 
         async def caught_up(key: Key) -> bool:
             await self.synced()
@@ -301,14 +304,14 @@ class HubCaches:
 
 
 def prune_binding(binding: Binding) -> Binding:
-    """Return an equal binding that shares its conditions with others."""
+    """Return an equal binding whose conditions share memory with equal ones of other objects."""
     conditions = shared(binding.status.conditions)
     status = msgspec.structs.replace(binding.status, conditions=conditions)
     return msgspec.structs.replace(binding, status=status)
 
 
 def prune_placement(placement: Placement) -> Placement:
-    """Return an equal placement whose clusters share their conditions."""
+    """Return an equal placement whose clusters' equal conditions share memory."""
     entries = tuple(
         msgspec.structs.replace(entry, conditions=shared(entry.conditions))
         for entry in placement.status.placement_statuses
@@ -318,7 +321,7 @@ def prune_placement(placement: Placement) -> Placement:
 
 
 def _untyped(resource: Resource[Any]) -> Resource[Untyped]:
-    """Return the resource for reading metadata only."""
+    """Return the resource with objects decoded as `Untyped`, for reading metadata only."""
     return Resource(
         resource.group,
         resource.version,

@@ -1,7 +1,7 @@
-"""Entries that Kubeocean adds to statuses whose entries KubeFleet has a closed set of.
+"""Conditions, properties and trackers that Kubeocean adds to KubeFleet's statuses.
 
-`--status-extensions` chooses between `OURS` and `UPSTREAM` once, in the composition of a hub and of
-a member. With `UPSTREAM` every status equals KubeFleet's entry by entry. No other module knows the
+`--status-extensions` chooses between `OURS` and `UPSTREAM` once, when a hub or a member is
+composed. With `UPSTREAM` every status equals KubeFleet's entry by entry. No other module reads the
 flag.
 """
 
@@ -29,28 +29,28 @@ class Extensions(Protocol):
     def health(
         self, member: MemberCluster, threshold: timedelta, now: datetime
     ) -> Condition | None:
-        """Return the condition Healthy of a member; None to leave the status as it is."""
+        """Return the condition Healthy of a MemberCluster; None to leave the status as it is."""
 
     def health_changes_in(
         self, member: MemberCluster, threshold: timedelta, now: datetime
     ) -> timedelta | None:
-        """Return when Healthy changes without any event; None if it does not."""
+        """Return the time until the condition Healthy changes without an event; None if never."""
 
     def join_problem(self, message: str) -> Condition | None:
-        """Return the condition that reports what keeps the hub from admitting a member."""
+        """Return the condition that reports why a member cannot join; None to report nothing."""
 
     def properties(self, facts: ClusterFacts) -> Mapping[str, str]:
-        """Return additional properties of a member."""
+        """Return the properties that are added to KubeFleet's properties of a member."""
 
     def profile_properties(self, member: MemberCluster) -> tuple[ClusterProperty, ...]:
         """Return the properties of a member that its ClusterProfile lists."""
 
     def tracker(self, group: str, kind: str) -> Tracker | None:
-        """Return how the availability of a kind is judged; None if it is not."""
+        """Return the availability tracker of a kind; None if the kind is not trackable."""
 
 
 class _Ours:
-    """All additional entries."""
+    """Extensions of Kubeocean: all additional entries."""
 
     def health(
         self, member: MemberCluster, threshold: timedelta, now: datetime
@@ -82,7 +82,7 @@ class _Ours:
 
 
 class _Upstream:
-    """No additional entries."""
+    """Extensions that add nothing: every status equals KubeFleet's."""
 
     def health(
         self, member: MemberCluster, threshold: timedelta, now: datetime
@@ -112,12 +112,15 @@ UPSTREAM: Final[Extensions] = _Upstream()
 
 
 def chosen(status_extensions: bool) -> Extensions:
-    """Return the extensions that `--status-extensions` asks for."""
+    """Return the extensions that the value of `--status-extensions` selects."""
     return OURS if status_extensions else UPSTREAM
 
 
 def _unhealthy_in(member: MemberCluster, period: timedelta, now: datetime) -> timedelta | None:
-    """Return when an agent has reported an unhealthy cluster for one period."""
+    """Return the time until the agent has reported Healthy=False for one heartbeat period.
+
+    None if that time has passed, or Healthy is not False.
+    """
     agent = member_agent(member.status.agent_status)
     healthy = None if agent is None else find_condition(agent.conditions, AgentCondition.HEALTHY)
     if healthy is None or healthy.status != "False":

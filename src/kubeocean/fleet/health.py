@@ -1,8 +1,8 @@
 """Health of members, computed by the hub from the reports of their agents.
 
 A heartbeat is the time that the agent writes into the status of its MemberCluster. All functions
-take the times that are stored, and the present one. `recheck_after` returns when a result changes
-by itself, because an agent that has died sends no event.
+take stored times and the present time. `recheck_after` returns when a result changes without an
+event, because an agent that no longer runs sends none.
 
 `control_plane_health` is the condition of the ClusterProfile. `member_health` is the condition
 Healthy of the MemberCluster, which KubeFleet declares and never writes: an extension.
@@ -39,7 +39,7 @@ _MISSED_HEARTBEATS: Final = 3
 
 
 def unhealthy_threshold(configured: timedelta | None, heartbeat_s: int | None) -> timedelta:
-    """Return after how long a heartbeat is lost: as configured, else after three periods."""
+    """Return the age at which a heartbeat counts as lost: as configured, else three periods."""
     if configured is not None:
         return configured
     period = heartbeat_s or MemberClusterSpec().heartbeat_period_seconds
@@ -49,7 +49,7 @@ def unhealthy_threshold(configured: timedelta | None, heartbeat_s: int | None) -
 def control_plane_health(
     agents: Iterable[AgentStatus], threshold: timedelta, now: datetime
 ) -> Condition:
-    """Return the condition ControlPlaneHealthy of a member; the first reason that fits counts."""
+    """Return the condition ControlPlaneHealthy of a member; the first matching reason counts."""
     agent = member_agent(agents)
     if agent is None:
         message = "the member agent has not reported"
@@ -113,7 +113,7 @@ def is_heartbeat_lost(agent: AgentStatus, threshold: timedelta, now: datetime) -
 def recheck_after(
     agents: Iterable[AgentStatus], threshold: timedelta, now: datetime
 ) -> timedelta | None:
-    """Return when the heartbeat will be lost if no other comes; None if it is lost already."""
+    """Return the time until the last heartbeat counts as lost; None if it is lost already."""
     agent = member_agent(agents)
     heartbeat = None if agent is None else stored_instant(agent.last_received_heartbeat)
     if heartbeat is None or now - heartbeat > threshold:
@@ -123,12 +123,12 @@ def recheck_after(
 
 
 def member_agent(agents: Iterable[AgentStatus]) -> AgentStatus | None:
-    """Return the report of the member agent; None if there is none."""
+    """Return the status entry of type MemberAgent; None if that agent has not reported."""
     return next((agent for agent in agents if agent.type == AgentType.MEMBER), None)
 
 
 def stored_instant(text: str | None) -> datetime | None:
-    """Parse a time that another program stored; one that cannot be read counts as missing."""
+    """Parse a time that another program stored; None if missing or unreadable."""
     try:
         instant = instant_of(text)
     except ValueError:

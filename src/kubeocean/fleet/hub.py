@@ -2,7 +2,8 @@
 
 Replicas compete for a Lease; only the leader runs the controllers, and the others are ready
 standbys. A leader that loses its Lease exits with code 1, and none of its later writes are sent.
-The Lease is that of KubeFleet's hub agent, so that only one of both works during an exchange.
+The Lease is that of KubeFleet's hub agent, so that during a migration only one of the two programs
+is active.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _log = get_logger(__name__)
 
 
 class Hub:
-    """Membership, inventory and placements of a fleet, and `parts` that run beside them.
+    """Controllers of a fleet's members, inventory and placements, and further `parts` to run.
 
     - `placements`: settings of the controllers of placements; None for a hub without placements.
     - `threshold`: age of a heartbeat that counts as lost; None for three periods.
@@ -133,11 +134,11 @@ class Hub:
 
     @property
     def ready(self) -> bool:
-        """Whether all parts are ready."""
+        """Whether all controllers and parts of the hub are ready."""
         return all(component.ready() for component in self._components)
 
     async def synced(self) -> None:
-        """Return when the caches of members were filled."""
+        """Return when the caches of MemberClusters are filled."""
         await self._members.caches.synced()
 
     async def run(self) -> None:
@@ -185,7 +186,7 @@ def placement_settings(settings: HubSettings) -> PlacementSettings:
 
 
 class Program:
-    """The parts of one process; `stack` closes them at the end."""
+    """Builds the service of one hub process; `stack` closes its resources at the end."""
 
     def __init__(
         self,
@@ -199,7 +200,7 @@ class Program:
         self._metrics = Metrics(process=True)
 
     def prepare(self) -> Service:
-        """Build the service without sending a request.
+        """Build the service of the hub without sending a request.
 
         :raises KubeoceanError: a setting or a file is invalid.
         """
@@ -252,7 +253,7 @@ class Program:
         )
 
     def _webhook_server(self, settings: WebhookSettings | None) -> WebhookServer | None:
-        """Return the webhook server of this replica, which serves whether it leads or not."""
+        """Return the webhook server, which runs in every replica; None if webhooks are off."""
         if settings is None:
             return None
         client, tls = self._replica.control, CertificateTls()

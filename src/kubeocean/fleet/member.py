@@ -1,8 +1,8 @@
 """The process of a member agent: builds it from its settings and environment, and runs it.
 
-Replicas compete for a Lease in the member's own cluster; the leader plays the member. A leader that
-loses its Lease exits with code 1, and none of its later writes, to the hub or to the member, are
-sent.
+Replicas compete for a Lease in the member's own cluster; the leader acts as the agent. A leader
+that loses its Lease exits with code 1, and none of its later writes, to the hub or to the member,
+are sent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def run(
 
 
 class Program:
-    """The parts of one process; `stack` closes them at the end."""
+    """Builds the service of one member agent process; `stack` closes its resources at the end."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Program:
         self._metrics = Metrics(process=True)
 
     def prepare(self) -> Service:
-        """Build the service without sending a request.
+        """Build the service of the member agent without sending a request.
 
         :raises KubeoceanError: a setting, a variable or a file is invalid.
         """
@@ -167,7 +167,7 @@ class Program:
 
 
 async def _nothing() -> None:
-    """Wait for nothing: an agent has no slots to prepare."""
+    """Do nothing: a member agent has no slots to prepare."""
 
 
 def _prices(path: str) -> PriceList:
@@ -181,7 +181,7 @@ def _prices(path: str) -> PriceList:
 
 
 def _load_provider(path: str) -> Callable[[Client], PropertyProvider]:
-    """Import the class of a property provider.
+    """Import the class of a property provider from its dotted path.
 
     :raises ConfigError: there is no such module or class.
     """

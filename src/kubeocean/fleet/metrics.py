@@ -1,7 +1,7 @@
 """Metrics of a hub, with KubeFleet's names and labels.
 
 `fleet_workload_reconcile_…` repeats `controller_runtime_…` for the controllers of placements, which
-in KubeFleet are not built with controller-runtime: its dashboards look for these names.
+in KubeFleet are not built with controller-runtime: KubeFleet's dashboards query these names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ K = TypeVar("K", bound=Hashable)
 def measured(
     name: str, workers: int, reconcile: Reconcile[K], metrics: Metrics | None, clock: Clock
 ) -> Reconcile[K]:
-    """Return `reconcile` with its runs counted and timed under the name of its controller."""
+    """Return a `reconcile` whose runs are counted and timed under the controller's `name`."""
     metrics, label = metrics or Metrics(), ["controller"]
     totals = metrics.counter(
         "fleet_workload_reconcile_total", "Reconciles by result", [*label, "result"]
@@ -71,7 +71,7 @@ def measured(
 
 
 class SchedulingMetrics:
-    """Measures cycles of the scheduler."""
+    """Metrics of the scheduler: durations of cycles, and cycles that run now."""
 
     def __init__(self, metrics: Metrics | None, clock: Clock) -> None:
         metrics, self._clock = metrics or Metrics(), clock
@@ -81,14 +81,14 @@ class SchedulingMetrics:
             ["is_failed", "needs_requeue"],
             _MILLISECONDS,
         )
-        # A cycle that fails is tried again, and no other is.
+        # Exactly the failed cycles are requeued.
         self._succeeded = cycles.labels("false", "false")
         self._failed = cycles.labels("true", "true")
         self._active = metrics.gauge("scheduling_active_workers", "Cycles that run now")
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
-        """Measure the cycle that the block runs."""
+        """Measure the scheduling cycle that runs inside the `with` block."""
         began, series = self._clock.monotonic(), self._failed
         self._active.inc()
         try:
@@ -100,11 +100,11 @@ class SchedulingMetrics:
 
 
 class PlacementMetrics:
-    """Exports when each placement reached its state.
+    """Metric of the time at which each placement reached its state.
 
-    The state is the first condition that is not True, or `Completed`. Its time is the stored one,
-    so that a restart of the hub does not change it. The series of a placement are those of its
-    present generation.
+    The state is the first condition that is not True, or `Completed`. Its time is the stored
+    transition time, so that a restart of the hub does not change it. Only the series of a
+    placement's present generation are exported.
     """
 
     def __init__(self, metrics: Metrics | None, clock: Clock) -> None:
@@ -119,7 +119,7 @@ class PlacementMetrics:
     def reported(
         self, key: Key, generation: int, types: Sequence[str], conditions: Sequence[Condition]
     ) -> None:
-        """Export the state of a placement; `types` are the conditions that it needs, in order."""
+        """Export the state of a placement; `types` are its expected conditions, in order."""
         unfinished = first_unfinished(conditions, types, generation)
         if unfinished is None:
             times = [
@@ -145,6 +145,6 @@ class PlacementMetrics:
         self._times.labels(*labels).set((reached or self._clock.now()).timestamp())
 
     def forget(self, key: Key) -> None:
-        """Drop the series of a placement that is gone."""
+        """Drop the series of a deleted placement."""
         for labels in self._series.pop(key, ()):
             self._times.remove(*labels)

@@ -1,7 +1,7 @@
 """Runs a part only while a cluster has the CustomResourceDefinition of a kind.
 
-A hub need not be a computing cluster, and a watch of a kind that does not exist would be repeated
-without end. Instead the definition is watched, by its name.
+A hub need not be a computing cluster, and the watch of a kind that does not exist would be retried
+without end. Instead the CustomResourceDefinition is watched, by its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEFINITIONS = Resource(
 
 
 class WhileDefined:
-    """Runs `work` while the definition of `resource` exists, and again if it returns later."""
+    """Runs `work` whenever the CustomResourceDefinition of `resource` exists."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class WhileDefined:
         self._definitions.on_change(lambda old, new: self._changed.set())
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Watch the CustomResourceDefinition, and run `work` while it exists, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._definitions.run())
             await self._definitions.synced()

@@ -48,9 +48,9 @@ class PlacementSettings:
 class PlacementControllers:
     """The controllers of placements and the caches that they share.
 
-    `caches` has to run in every replica, `controllers` only in the one that leads; `parts` are
-    both, in the order in which a service starts them. `members` and `internal_members`, if given,
-    are informers that somebody else runs.
+    `caches` has to run in every replica, `controllers` only in the leader; `parts` are both, in the
+    order in which a service starts them. `members` and `internal_members`, if given, are informers
+    that other controllers of the hub run.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class PlacementControllers:
 
     @property
     def caches(self) -> tuple[Part, ...]:
-        """Return the informers."""
+        """Return the informers of all objects that the controllers of placements read."""
         return (*self.cache.parts, *self.reader.parts)
 
     @property
     def controllers(self) -> tuple[Controller[Key], ...]:
-        """Return the controllers, in the order of the table above."""
+        """Return the controllers of snapshots, scheduler, rollout, works and status."""
         return (
             self.snapshots.controller,
             self.scheduler.controller,
@@ -97,5 +97,5 @@ class PlacementControllers:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return everything that a service runs."""
+        """Return all informers and controllers of placements, for a service to run."""
         return (*self.caches, *self.controllers)

@@ -1,9 +1,9 @@
 """Watch pool: notices changes of single objects of any kind, without keeping the objects.
 
-Owners name the objects that they depend on (`need`). The pool opens one watch for each resource
-among them: of one namespace while all objects lie in one, of all namespaces otherwise. It is
-metadata-only, unless the type of the resource has more than metadata. Events of other objects are
-decoded and dropped. A watch is closed when no owner has needed it for a while. At most
+Owners name the objects that they depend on (`need`). The pool opens one watch for each resource of
+these objects: of one namespace while all objects are in one, of all namespaces otherwise. A watch
+is metadata-only, unless the type of the resource has more than metadata. Events of other objects
+are decoded and dropped. A watch is closed when no owner has needed it for a while. At most
 `MOST_WATCHES` are open; objects of further resources are not watched, and `is_current` is False for
 them.
 
@@ -15,8 +15,8 @@ writes are dropped. Any other event is a change:
     STATUS    neither differs, so only the status can
     GONE      the object was deleted
 
-An owner that remembers a result for a version asks with `is_current` whether the object has changed
-since. While a resource is not watched, or its watch lists anew, nothing is current.
+`is_current` returns whether an object has not changed since a version for which an owner has kept a
+result. While a resource is not watched, or its watch lists again, no object is current.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 __all__ = ["Change", "ObjectRef", "WatchPool"]
 
 MOST_WATCHES: Final = 200
-LINGER_S: Final = 60.0  # an owner that is replaced soon finds the watch open
+LINGER_S: Final = 60.0  # so that an owner that is replaced soon reuses the open watch
 
 _log = get_logger(__name__)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Change(Enum):
-    """Which part of an object an event of a watch changed."""
+    """Which part of an object a watch event changed."""
 
     CONTENT = auto()
     STATUS = auto()
@@ -56,19 +56,19 @@ class Change(Enum):
 
 
 class ObjectRef(NamedTuple):
-    """The place of an object in a cluster."""
+    """The resource, namespace and name of an object in a cluster."""
 
     resource: Resource[Untyped]
     key: Key
 
 
-# Owner, object, change, and the object of the event; None if it is known only to be gone
+# Owner, reference, change, and the object of the event; None if only its absence is known
 OnChange: TypeAlias = Callable[[str, ObjectRef, Change, Untyped | None], None]
 
 
 @dataclass(slots=True)
 class _WatchedObject:
-    """Last state of a placed object; without a fingerprint while the object does not exist."""
+    """Last known state of a watched object; `fingerprint` is None while it does not exist."""
 
     owners: set[str] = field(default_factory=set)
     version: int = 0
@@ -78,7 +78,7 @@ class _WatchedObject:
 
 @dataclass(slots=True, eq=False)
 class _WatchedResource:
-    """The objects of one resource that owners need, and the watch of them."""
+    """The objects of one resource that owners need, and the watch of that resource."""
 
     resource: Resource[Untyped]
     objects: dict[Key, _WatchedObject] = field(default_factory=dict)
@@ -90,13 +90,13 @@ class _WatchedResource:
 
     @property
     def wanted_scope(self) -> str:
-        """The one namespace of all objects, or all namespaces; once widened it stays wide."""
+        """The namespace of all objects, or "" (all namespaces), which stays once it was needed."""
         one = self.scope != "" and len(self.namespaces) == 1
         return next(iter(self.namespaces)) if one else ""
 
 
 class WatchPool:
-    """Watches for the objects that owners need.
+    """Watches the objects that owners need, and reports their changes.
 
     `on_change(owner, ref, change, obj)` is called on the event loop for each owner of a changed
     object; it must be quick.
@@ -129,7 +129,7 @@ class WatchPool:
     # Owners
 
     def need(self, owner: str, refs: Collection[ObjectRef]) -> None:
-        """Replace the objects that `owner` depends on."""
+        """Set the objects that `owner` depends on; earlier ones are forgotten."""
         before, after = self._needs.get(owner, frozenset()), frozenset(refs)
         if before == after:
             return
@@ -144,7 +144,7 @@ class WatchPool:
         self._adjust.set()
 
     def saw(self, ref: ObjectRef, metadata: Meta | None) -> None:
-        """Record the metadata of an object that its owner has read or written; None: no object."""
+        """Record the metadata of an object that its owner read or wrote; None: no such object."""
         watched = self._watched(ref)
         if watched is None:
             return
@@ -154,9 +154,9 @@ class WatchPool:
             watched.version, watched.fingerprint = version, _fingerprint(metadata)
 
     def is_current(self, ref: ObjectRef, version: str, *, with_status: bool) -> bool:
-        """Whether the object is known not to have changed since this version.
+        """Whether a watch shows that an object has not changed since this resourceVersion.
 
-        Changes of status count only `with_status`.
+        Changes of status count only if `with_status` is true.
         """
         watched = self._resources.get(ref.resource)
         if watched is None or not watched.has_listed or ref.key not in watched.objects:
@@ -166,7 +166,7 @@ class WatchPool:
         return not self.has_changed(ref, version, with_status=with_status)
 
     def has_changed(self, ref: ObjectRef, version: str, *, with_status: bool) -> bool:
-        """Whether the object is known to have changed since this version."""
+        """Whether a watch shows that an object has changed since this resourceVersion."""
         watched = self._watched(ref)
         if watched is None:
             return False
@@ -190,7 +190,7 @@ class WatchPool:
         if wait_s is None:
             await self._adjust.wait()
             return
-        with suppress(TimeoutError):  # a watch that nobody needs is due to be closed
+        with suppress(TimeoutError):  # the time at which an unneeded watch is due to be closed
             await within(self._clock, wait_s, self._adjust.wait)
 
     def _adjust_watches(self, group: asyncio.TaskGroup) -> float | None:
@@ -278,9 +278,10 @@ class WatchPool:
     def _lose(
         self, watched: _WatchedResource, key: Key, version: int, last: Untyped | None = None
     ) -> None:
-        """Record that there is no such object as of `version`, unless a newer one is known.
+        """Record that the object does not exist as of `version`, unless a newer version is known.
 
-        Recorded for unknown objects, too: their owner may be about to report an older read.
+        Recorded also if the pool has not seen the object: its owner may be about to report an
+        older read.
         """
         obj = watched.objects.get(key)
         if obj is None or version < obj.version:
@@ -326,10 +327,10 @@ class WatchPool:
 
 
 def _fingerprint(metadata: Meta) -> int:
-    """Return a hash of what a change of status alone leaves as it is."""
+    """Return a hash of the metadata that a change of status alone does not change."""
     return hash(_encode(msgspec.structs.replace(metadata, resource_version="")))
 
 
 def _number(version: str) -> int:
-    """Return a resourceVersion as a number; -1 if it is none, so that nothing is current."""
+    """Return a resourceVersion as a number; -1, which is never current, if it is no number."""
     return int(version) if version.isdecimal() and version.isascii() else -1

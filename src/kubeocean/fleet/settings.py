@@ -1,8 +1,8 @@
 """Settings of a hub and of a member: the flags of KubeFleet's agents, and new ones.
 
-Flags that configure parts which Kubeocean has no use for are accepted without effect, so that
-KubeFleet's manifests work unchanged; `without_effect` names those that were given another value
-than their default.
+KubeFleet's flags for parts that Kubeocean does not have are accepted without effect, so that
+KubeFleet's manifests work unchanged; `without_effect` yields those flags whose value is not the
+default.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kubeocean.runtime.objects import Key
 
 __all__ = ["FleetSettings", "HubSettings", "MemberSettings"]
 
-# Leases of KubeFleet's agents: while one of these leads, none of ours does
+# Leases of KubeFleet's agents: while one of them holds the Lease, no Kubeocean process leads
 HUB_LEASE: Final = "136224848560.hub.fleet.azure.com"
 MEMBER_LEASE: Final = "136224848560.member.fleet.azure.com"
 _MEMBER_LEASE_NAMESPACE: Final = "kube-system"
@@ -62,19 +62,19 @@ _EXTENSIONS: Final = (
 
 
 def _optional_duration(written: str, flag: str) -> timedelta | None:
-    """Parse a duration; empty means that a default is computed."""
+    """Parse a duration; None if empty, for a computed default."""
     return timedelta(seconds=duration(written, flag)) if written else None
 
 
 def _https_url(written: str, flag: str) -> str:
-    """Parse the URL of a server; empty means that a default is computed."""
+    """Check the https URL of a server; empty stands for a computed default."""
     if written and not re.fullmatch(r"https://[A-Za-z0-9.:\[\]-]+/?", written):
         raise ConfigError("must be https://HOST:PORT", source=flag, value=written)
     return written
 
 
 def _secret(written: str, flag: str) -> Key | None:
-    """Parse NAMESPACE/NAME of a Secret; empty means none."""
+    """Parse NAMESPACE/NAME of a Secret; None if empty."""
     if not written:
         return None
     key = Key.parse(written)
@@ -136,7 +136,7 @@ class FleetSettings(ReplicaSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSettings(FleetSettings):
-    """Settings of one hub."""
+    """Settings of a hub process, parsed from its flags."""
 
     kubeconfig: str = flag(
         "kubeconfig",
@@ -355,7 +355,7 @@ class HubSettings(FleetSettings):
         return self.leader_election_id or HUB_LEASE
 
     def admission(self, namespace: str) -> AdmissionSettings:
-        """Return the settings of admission for a hub in `namespace`.
+        """Return the settings of webhooks and admission policies for a hub in `namespace`.
 
         :raises ConfigError: the file of admission policies is invalid.
         """
@@ -412,7 +412,7 @@ class HubSettings(FleetSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings(FleetSettings):
-    """Settings of one member agent."""
+    """Settings of a member agent process, parsed from its flags."""
 
     kubeconfig: str = flag(
         "kubeconfig",
@@ -597,7 +597,7 @@ class MemberSettings(FleetSettings):
 
     @property
     def backoff(self) -> Backoff:
-        """Delays between passes over a Work that no event asks for."""
+        """Delays between passes over a Work that are scheduled without an event."""
         return Backoff(
             fixed_attempts=self.attempts_with_fixed_delay,
             fixed_delay_s=self.fixed_delay_s,

@@ -22,7 +22,7 @@ _MOST_SHARED: Final = 4096
 
 
 class Judgement(NamedTuple):
-    """Status, reason and message of a step."""
+    """Status, reason and message of a step's condition."""
 
     status: str
     reason: str
@@ -30,7 +30,7 @@ class Judgement(NamedTuple):
 
 
 def chain_of(strategy: ApplyStrategy) -> tuple[Step, ...]:
-    """Return the steps after scheduling; with ReportDiff nothing is applied."""
+    """Return the steps after scheduling for an apply strategy: apply, or ReportDiff."""
     return REPORT_DIFF if strategy.type == ApplyStrategyType.REPORT_DIFF else APPLY
 
 
@@ -41,7 +41,7 @@ def walk(
     *,
     prefix: str = "",
 ) -> tuple[Condition, ...]:
-    """Return conditions up to and including the first that is not True."""
+    """Return the conditions of a chain up to and including the first that is not True."""
     conditions: list[Condition] = []
     for step in chain:
         status, reason, message = judge(step)
@@ -66,9 +66,9 @@ def fresh(conditions: Iterable[Condition], type_: str, generation: int) -> Condi
 def first_unfinished(
     conditions: Iterable[Condition], types: Iterable[str], generation: int
 ) -> tuple[str, Condition | None] | None:
-    """Return the first of these types that is not True; None if all are.
+    """Return the first of the condition `types` that is not True; None if all are True.
 
-    Its condition is None if there is none about this generation.
+    It is returned with its condition, which is None if there is none about this generation.
     """
     conditions = tuple(conditions)
     for type_ in types:
@@ -79,7 +79,7 @@ def first_unfinished(
 
 
 def settle(old: Iterable[Condition], new: Iterable[Condition], now: str) -> tuple[Condition, ...]:
-    """Return `new` with the transition times of `old` where the status is the same."""
+    """Return the conditions `new`, with transition times of `old` where the status is the same."""
     before = {condition.type: condition for condition in old}
 
     def since(condition: Condition) -> str:
@@ -95,10 +95,10 @@ def settle(old: Iterable[Condition], new: Iterable[Condition], now: str) -> tupl
 
 
 def shared(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return equal conditions; those that another object has, too, are the same in memory.
+    """Return equal conditions that share memory with equal ones of other objects.
 
-    Thousands of bindings and Works are available since one of few seconds: their conditions are
-    the larger part of what a cache keeps of them.
+    Thousands of bindings and Works have equal conditions, since many of them become available in
+    the same second, and conditions are the larger part of a cached object.
     """
     return tuple(map(_shared, conditions))
 

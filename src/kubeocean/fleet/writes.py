@@ -1,7 +1,7 @@
-"""Writes of a fleet's controllers: a whole status at once, finalizers, many requests at a time.
+"""Writes of a fleet's controllers: whole statuses, finalizers, deletions, and parallel requests.
 
-Each write names the resourceVersion or the UID that was decided on. The server answers a write that
-was decided on an older version with a conflict, and the controller decides again.
+Each write names the resourceVersion or the UID of the object that the controller read. If the
+object has changed since, the server answers with a conflict, and the controller reconciles again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 async def write_status(
     client: Client, resource: Resource[ObjectT], obj: ObjectT, status: msgspec.Struct
 ) -> ObjectT | None:
-    """Replace the status of an object; return the object as written, None if it was equal.
+    """Replace the status of an object if it differs; return the object as written, else None.
 
     :raises Conflict: the object has changed since it was read.
     :raises NotFound: the object does not exist.
@@ -61,7 +61,7 @@ async def replace_status(
 ) -> ObjectT:
     """Replace the status of an object, also by an equal one; return the object as written.
 
-    The status is replaced, not merged: nothing of the old one stays.
+    The status is replaced, not merged: no field of the old status stays.
 
     :raises Conflict: the object has changed since it was read.
     :raises NotFound: the object does not exist.
@@ -90,14 +90,14 @@ def finalizers_patch(obj: Object, finalizers: Sequence[str]) -> MergePatch:
 
 
 def is_refusal(error: ApiError) -> bool:
-    """Whether a server refused an object for what it is: the same request is refused again."""
+    """Whether a server refused an object because of its content, so that a retry is useless."""
     if isinstance(error, InternalError):
         return "request is too large" in str(error)  # etcd's limit, not that of the API server
     return isinstance(error, BadRequest | Forbidden | Invalid | NotFound | RequestTooLarge)
 
 
 async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:
-    """Delete this very object; return whether it was still there."""
+    """Delete the object with this UID; return False if it is gone or was replaced."""
     try:
         await client.delete(resource, obj.name, obj.namespace, uid=obj.uid)
     except (Conflict, NotFound):
@@ -106,7 +106,7 @@ async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:
 
 
 async def in_thread(compute: Callable[[], T], *, many: bool) -> T:
-    """Return the result of a pure function; of `many` objects without holding up the loop."""
+    """Return the result of a pure function, run in a thread if `many` is true."""
     return await asyncio.to_thread(compute) if many else compute()
 
 
@@ -115,7 +115,7 @@ async def in_parallel(
 ) -> None:
     """Call `write` for each subject, `limit` at a time.
 
-    All calls end before the first error is raised: one refused write holds up no other.
+    All calls end before the first error is raised: a refused write does not prevent others.
     """
     listed = list(subjects)
     waiting = iter(listed)

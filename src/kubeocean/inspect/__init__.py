@@ -1,6 +1,7 @@
 """Read-only views of all clusters of an installation: status, top, explain and doctor.
 
-Each is a pure function of a snapshot, which a reader takes. A name is imported at its first use.
+Each view is a pure function of a snapshot, which a reader takes. The package imports a module when
+one of its names is first used.
 """
 
 from __future__ import annotations

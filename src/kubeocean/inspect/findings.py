@@ -9,7 +9,7 @@ __all__ = ["Finding", "Severity"]
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     ERROR = "error"  # something does not work
     WARNING = "warning"  # something may stop working, or is not as it should be
@@ -18,9 +18,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An observation about a subject, such as `binding berlin`; empty: the whole installation.
+    """An observation of status or doctor about a subject, such as `binding berlin`.
 
-    `check` names the check of doctor that made it.
+    An empty subject is the whole installation. `check` names the check of doctor that made the
+    finding.
     """
 
     severity: Severity

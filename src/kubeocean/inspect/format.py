@@ -1,8 +1,8 @@
 """Text of status, top, explain and doctor: times, amounts, lists and tables.
 
-Documents for programs hold exact values; the functions here are for people. Names and messages come
-from other people's clusters, so `plain` and `clean` remove the control characters that a terminal
-would obey.
+Documents for programs hold exact values; the functions of this module are for people. Names and
+messages come from other people's clusters, so `plain` and `clean` remove the control characters
+that a terminal would obey.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
-_FAR: Final = timedelta(days=6)  # beyond it a day of the week alone would be ambiguous
+_FAR: Final = timedelta(days=6)  # later than this, a day of the week alone would be ambiguous
 _FIRST: Final = ("cpu", "memory")
 
 
@@ -64,12 +64,12 @@ def span(time: timedelta) -> str:
 
 
 def ago(since: datetime | None, now: datetime) -> str:
-    """Return the time that has passed as a span; empty if `since` is not known."""
+    """Return the time since `since` as a span; empty if `since` is not known."""
     return "" if since is None else span(now - since)
 
 
 def age(instant: datetime, now: datetime) -> str:
-    """Return `4 s ago (2026-11-16T06:42:50Z)`, in the largest unit of which there are two."""
+    """Return the age of a time: `4 s ago (2026-11-16T06:42:50Z)`, in its largest useful unit."""
     seconds = max(0, round((now - instant) / timedelta(seconds=1)))
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -89,7 +89,7 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def edge(next_: Edge | None, now: datetime) -> str:
-    """Return `closes Tue 06:01 Europe/Berlin, in 5h12m`; `-` if a window has no next edge."""
+    """Return the next edge of a window: `closes Tue 06:01 Europe/Berlin, in 5h12m`; `-` if none."""
     if next_ is None:
         return "-"
     form = "%a %H:%M" if next_.time - now < _FAR else "%a %d %b %H:%M"
@@ -102,7 +102,7 @@ def edge(next_: Edge | None, now: datetime) -> str:
 
 
 def amount(resource: str, quantity: Quantity | None) -> str:
-    """Return `3.5` cores, `15.6Gi`, `110`; `-` if the quantity is not known."""
+    """Return an amount of a resource: `3.5` cores, `15.6Gi`, `110`; `-` if it is not known."""
     if quantity is None:
         return "-"
     if resource == "memory" or quantity.format is Format.BINARY_SI:
@@ -111,13 +111,13 @@ def amount(resource: str, quantity: Quantity | None) -> str:
 
 
 def used_of(resource: str, used: Amounts, lent: Amounts) -> str:
-    """Return `1.5 of 4`."""
+    """Return used and lent amount of a resource: `1.5 of 4`."""
     whole = amount(resource, lent.get(resource))
     return f"{amount(resource, used.get(resource))} of {whole}" if used else whole
 
 
 def amounts(quantities: Amounts) -> str:
-    """Return `cpu 2, memory 4Gi`, without the number of pods."""
+    """Return the amounts of all resources but pods: `cpu 2, memory 4Gi`."""
     named = (name for name in in_order(quantities) if name != PODS and quantities[name])
     return ", ".join(f"{name} {quantities[name]}" for name in named) or "nothing"
 
@@ -143,7 +143,7 @@ def _decimal(number: float, *, places: int = 3) -> str:
 
 
 def few(names: Iterable[str], *, shown: int = 5, separator: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names as text, and how many more there are."""
     known = list(names)
     joined = separator.join(known[:shown])
     if len(known) <= shown:
@@ -162,7 +162,7 @@ def taint_text(taint: Taint) -> str:
 
 
 class Tone(StrEnum):
-    """How a terminal shows a cell; the values are styles of rich."""
+    """The style in which a terminal shows a cell; the values are styles of rich."""
 
     PLAIN = ""
     HEAD = "bold"
@@ -173,7 +173,7 @@ class Tone(StrEnum):
 
 
 class Cell(NamedTuple):
-    """Text with a tone."""
+    """A piece of a line: text with a tone."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -183,7 +183,7 @@ Line: TypeAlias = tuple[Cell, ...]
 
 
 def line(text: str, tone: Tone = Tone.PLAIN) -> Line:
-    """Return a line of one cell."""
+    """Return a line that consists of one cell."""
     return (Cell(text, tone),)
 
 
@@ -201,7 +201,7 @@ def plain(lines: Iterable[Line]) -> str:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Cell | str]], *, gap: str = "   "
 ) -> list[Line]:
-    """Return a head and rows, with each column as wide as its widest cell."""
+    """Return a table's head and rows as lines, each column as wide as its widest cell."""
     cells = [tuple(Cell(name, Tone.HEAD) for name in head)]
     cells += [tuple(each if isinstance(each, Cell) else Cell(each) for each in row) for row in rows]
     widths = [max(len(cell.text) for cell in column) for column in zip(*cells, strict=True)]

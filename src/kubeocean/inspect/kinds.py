@@ -1,4 +1,4 @@
-"""Deployments, as far as the states of our programs need them."""
+"""The kind Deployment, with the fields that show the state of our programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Deployment(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
     @property
     def serving(self) -> int:
-        """The number of available replicas, of whichever generation."""
+        """The number of available replicas, of any generation."""
         return self.status.available_replicas
 
     @property

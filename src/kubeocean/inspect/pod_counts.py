@@ -33,7 +33,7 @@ _LATE: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """Pods by phase; the counts after `unknown` are of pods that are counted in their phase, too.
+    """Numbers of pods by phase; the counts after `unknown` overlap with those of phases.
 
     `unreplicated` are pods of DaemonSets and of system namespaces, which a worker does not run.
     """
@@ -61,7 +61,8 @@ _COUNTS: Final = tuple(each.name for each in fields(PodCounts))
 class NodeUse:
     """The pods of one virtual node: their numbers, names of some, and the sum of their requests.
 
-    `daemons` counts unreplicated pods that are replicated if the binding runs DaemonSets.
+    `daemons` counts the unreplicated pods that the binding's setting to run DaemonSets would
+    replicate.
     """
 
     pods: PodCounts = field(default_factory=PodCounts)
@@ -71,11 +72,11 @@ class NodeUse:
 
     @property
     def shown_names(self) -> Mapping[str, tuple[str, ...]]:
-        """The first names of pods that need attention, by count, and of pods that stay."""
+        """The first names of pods that need attention, by count, and of those in a reclaim."""
         return {name: self.names[name] for name in self.names if name != _DAEMONS}
 
     def with_daemons(self) -> NodeUse:
-        """Return the use of a node whose binding runs DaemonSets: their pods are late."""
+        """Return the use of a node whose binding runs DaemonSets: their waiting pods are late."""
         if not self.daemons:
             return self
         pods = replace(
@@ -88,7 +89,10 @@ class NodeUse:
 
 
 class PodCounter:
-    """Counts pods page by page, and keeps a few names; without `now` no pod is late or waits."""
+    """Counts the pods of virtual nodes page by page, and keeps a few names.
+
+    Without `now` no pod is late or waits.
+    """
 
     def __init__(self, now: datetime | None = None, *, domain: Domain = group.DEFAULT) -> None:
         self._now = now
@@ -98,7 +102,7 @@ class PodCounter:
         self._used: dict[str, dict[str, Quantity]] = {}
 
     def clear(self) -> None:
-        """Forget all counts, because the list starts again."""
+        """Forget all counts; called when a list starts again."""
         self._counts.clear()
         self._names.clear()
         self._used.clear()
@@ -168,7 +172,7 @@ def _is_daemon(pod: CountedPod) -> bool:
 
 
 def _is_late(pod: CountedPod, now: datetime) -> bool:
-    """Whether a syncer should have acted on the pod minutes ago, and the pod does not show it."""
+    """Whether a pod has waited for minutes for its syncer to act on it."""
     if pod.deleting:
         since = instant_of(pod.metadata.deletion_timestamp)  # the grace period is included
     elif pod.status.phase != "Pending":
@@ -181,7 +185,7 @@ def _is_late(pod: CountedPod, now: datetime) -> bool:
 
 
 def _waits(pod: CountedPod, now: datetime) -> bool:
-    """Whether the worker has had the pod for minutes, and does not run it."""
+    """Whether a pod has been in the worker for minutes without running."""
     if pod.deleting or pod.status.phase != "Pending":
         return False
     since = _scheduled_at(pod)
@@ -195,7 +199,7 @@ def _scheduled_at(pod: CountedPod) -> datetime | None:
 
 
 def sum_counts(counts: Iterable[PodCounts]) -> PodCounts:
-    """Return the sum of all counts."""
+    """Return the sum of the counts of several nodes."""
     total = dict.fromkeys(_COUNTS, 0)
     for each in counts:
         for name in _COUNTS:
@@ -204,7 +208,7 @@ def sum_counts(counts: Iterable[PodCounts]) -> PodCounts:
 
 
 def merge_names(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the first names of several groups, as many as are kept of one."""
+    """Return the first names of several groups, limited to as many as are kept of one group."""
     names: tuple[str, ...] = ()
     for group_ in groups:
         names = (*names, *group_)[:_NAMES]

@@ -1,7 +1,7 @@
 """Reads the parts of a snapshot that several commands need.
 
 `StatusReader`, `ExplainReader` and `DoctorReader` add the parts of their own command. Each part
-that cannot be read is a `NotRead`; only the list of bindings is an error where it cannot be read.
+that cannot be read is a `NotRead`; an error is raised only if the bindings cannot be listed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ U = TypeVar("U")
 
 
 class SnapshotReader:
-    """Reads one installation; the caller closes the computing client, `close` those of workers."""
+    """Reads one installation: a computing cluster and its workers.
+
+    The caller closes the client of the computing cluster, `close` those of workers.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class SnapshotReader:
         await self.workers.close()
 
     async def server(self) -> ServerSnapshot:
-        """Return the computing cluster's API server, which is asked once."""
+        """Return version and clock of the computing cluster's API server, read once."""
         if self._server is None:
             self._server = await read_server(self.computing, "computing cluster", self.clock)
         return self._server
@@ -73,7 +76,7 @@ class SnapshotReader:
     async def now(self) -> datetime:
         """Return the time of the computing cluster's API server; this machine's if not read.
 
-        Leases in the computing cluster are judged by that time, whatever the clock here shows.
+        Leases in the computing cluster are judged by the API server's time, not by this machine's.
         """
         return self.clock.now() + known((await self.server()).skew, timedelta())
 
@@ -85,7 +88,7 @@ class SnapshotReader:
         return self._identity
 
     async def ids_of(self, binding: ClusterBinding) -> Part[Ids]:
-        """Return the IDs by which the objects of a binding are known in its worker."""
+        """Return the IDs that the labels of a binding's objects in its worker have."""
         identity = await self.identity()
         if isinstance(identity, NotRead):
             return identity
@@ -101,7 +104,7 @@ class SnapshotReader:
         return rights if isinstance(rights, NotRead) else rights.missing
 
     async def all_bindings(self) -> tuple[ClusterBinding, ...]:
-        """List all bindings.
+        """List all bindings of the computing cluster.
 
         :raises ApiError: they cannot be listed.
         """
@@ -114,7 +117,7 @@ class SnapshotReader:
             ) from None
 
     async def nodes(self, binding: str = "") -> Part[tuple[Node, ...]]:
-        """List the virtual nodes of all bindings or of one."""
+        """List the virtual nodes of all bindings, or of the named one."""
         return await read_part("nodes", self._nodes(binding))
 
     async def leases(self, namespace: str, what: str = "leases") -> Part[dict[str, Lease]]:
@@ -165,7 +168,7 @@ class SnapshotReader:
 
 
 async def exists(client: Client, resource: Resource[Any], key: Key) -> Part[bool]:
-    """Return whether an object exists."""
+    """Return whether an object exists, or a NotRead."""
     what = f"{resource.kind} {key}" if key.namespace else f"{resource.kind} {key.name}"
     part = await read_object(what, client.get(resource, key.name, key.namespace))
     return part if isinstance(part, NotRead) else part is not None

@@ -56,7 +56,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class NotRead:
-    """A part that could not be read, and the reason."""
+    """A part of a snapshot that could not be read, and the reason."""
 
     what: str
     reason: str
@@ -64,7 +64,7 @@ class NotRead:
 
     @property
     def refusal(self) -> str:
-        """The reason, in few words where the API server does not permit a list."""
+        """The reason why the part was not read; short if the user may not list the objects."""
         return "not allowed to list them" if self.forbidden else self.reason
 
     def __str__(self) -> str:
@@ -76,22 +76,22 @@ NOT_REQUESTED: Final = NotRead("", "it was not requested")
 
 
 def known(part: T | NotRead, otherwise: D) -> T | D:
-    """Return a part that was read, else `otherwise`."""
+    """Return a part of a snapshot if it was read, else `otherwise`."""
     return otherwise if isinstance(part, NotRead) else part
 
 
 def failures(*parts: object) -> tuple[NotRead, ...]:
-    """Return those of the parts that could not be read, each once."""
+    """Return those of the given parts that could not be read, each once."""
     unread = (part for part in parts if isinstance(part, NotRead) and part is not NOT_REQUESTED)
     return tuple(dict.fromkeys(unread))
 
 
 class MissingPart(KubeoceanError):
-    """A conclusion needs a part that was not read."""
+    """Raised if a conclusion needs a part of a snapshot that was not read."""
 
 
 def require(part: T | NotRead | None) -> T:
-    """Return a part that was read.
+    """Return a part of a snapshot that was read.
 
     :raises MissingPart: the part was not read.
     """
@@ -101,7 +101,7 @@ def require(part: T | NotRead | None) -> T:
 
 
 async def read_object(what: str, reading: Awaitable[T]) -> T | NotRead | None:
-    """Return the object; None if it does not exist."""
+    """Await the read of an object; return it, None if it does not exist, or a NotRead."""
     try:
         return await reading
     except NotFound:
@@ -111,7 +111,7 @@ async def read_object(what: str, reading: Awaitable[T]) -> T | NotRead | None:
 
 
 async def read_part(what: str, reading: Awaitable[T]) -> T | NotRead:
-    """Return a list or an answer; a kind that is not served counts as not read."""
+    """Await the read of a list or answer; return it, or a NotRead, also if a kind is not served."""
     try:
         return await reading
     except ApiError as error:
@@ -125,7 +125,7 @@ class WorkerState(StrEnum):
     SILENT = "Silent"  # no answer in time
     REFUSED = "Refused"  # the worker refused the credential or the read
     UNUSABLE = "Unusable"  # the binding's Secret is missing or invalid
-    NOT_ALLOWED = "NotAllowed"  # the user may not read that Secret
+    NOT_ALLOWED = "NotAllowed"  # the user may not read the binding's Secret
     NOT_ASKED = "NotAsked"
 
 
@@ -194,10 +194,10 @@ class FleetSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A computing cluster and the workers of its bindings.
+    """A computing cluster and the workers of its bindings, read at one time.
 
-    `at` is the time of the computing cluster's API server. Where `only` names a binding, the parts
-    may lack what belongs to the others.
+    `at` is the time of the computing cluster's API server. Where `only` names a binding, objects of
+    other bindings may be left out.
     """
 
     at: datetime
@@ -221,5 +221,5 @@ class Snapshot:
 
     @property
     def chosen(self) -> tuple[ClusterBinding, ...]:
-        """The bindings that the user asked about."""
+        """The bindings that were asked for: the one named by `only`, or all."""
         return tuple(each for each in known(self.bindings, ()) if self.only in ("", each.name))

@@ -1,7 +1,7 @@
 """Connections to worker clusters, with the credentials in the Secrets that bindings name.
 
 A worker that cannot be reached is not an error but a state: the caller gets a client, or the reason
-why there is none. A silent worker delays no other one.
+why there is none. A worker that does not answer delays no other one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorkerConnection:
-    """The client of a worker; `message` says why there is none, or why it was not answered."""
+    """The client of a worker; `message` says why there is none, or that no answer came."""
 
     state: WorkerState
     message: str = ""
@@ -57,7 +57,7 @@ class WorkerConnection:
 
 
 def connect_to_worker(source: AccessSource) -> Client:
-    """Return a client with short timeouts."""
+    """Return a client for a worker, with short timeouts."""
     return Client(
         HttpTransport(source),
         cluster="worker",
@@ -84,13 +84,13 @@ class Workers:
         self._clients: dict[str, tuple[SecretAccess, Client]] = {}
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to all workers."""
         while self._clients:
             _, (_, client) = self._clients.popitem()
             await client.close()
 
     async def connect(self, binding: ClusterBinding) -> WorkerConnection:
-        """Return a client with the credential that the Secret holds now; no request was sent."""
+        """Return a connection with the credential in the binding's Secret; no request is sent."""
         where = f"{binding.spec.secret_ref.namespace}/{binding.spec.secret_ref.name}"
         try:
             access, client = await self._client(binding)
@@ -107,7 +107,7 @@ class Workers:
     async def policies(
         self, connection: WorkerConnection
     ) -> tuple[WorkerConnection, tuple[ResourceLeasingPolicy, ...]]:
-        """List the policies of a worker; the connection returned has the state that resulted."""
+        """List the policies of a worker; also return the connection with its resulting state."""
         client = connection.client
         if client is None:
             return connection, ()
@@ -125,7 +125,7 @@ class Workers:
         return connection, policies
 
     async def probe(self, connection: WorkerConnection) -> WorkerConnection:
-        """Ask a worker for its version; without an answer the connection has no client."""
+        """Read a worker's version; the connection has no client if the worker does not answer."""
         client, access = connection.client, connection.access
         if client is None or access is None:
             return connection
@@ -183,7 +183,10 @@ def _version(status: int, body: bytes, name: str) -> Part[Json]:
 
 
 def _skew(date: str, name: str, began: datetime, ended: datetime) -> Part[timedelta]:
-    """Return how far a server's clock is ahead; `Date` is the second in which it answered."""
+    """Return how far a server's clock is ahead of this machine's, by the header `Date`.
+
+    `Date` is the second in which the server answered.
+    """
     try:
         instant = parsedate_to_datetime(date)
     except ValueError:
@@ -198,7 +201,7 @@ def _without_answer(
 
 
 def _with_secret(binding: ClusterBinding, message: str) -> str:
-    """Name the Secret in an error of its kubeconfig."""
+    """Return an error message about a kubeconfig, with the name of its Secret."""
     ref = binding.spec.secret_ref
     secret = f"Secret {ref.namespace}/{ref.name}"
     if secret in message or not ref.name:

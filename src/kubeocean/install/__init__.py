@@ -1,7 +1,7 @@
 """Objects of an installation, server-side apply, and the steps of install, join, drain and leave.
 
-The names exported here are what other packages and programs need. A name is imported at its first
-use.
+The names exported here are those that other packages and programs use. A name is imported at its
+first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reviews which permissions a credential or a ServiceAccount has, with access reviews."""
+"""Checks which permissions a credential or a ServiceAccount has, with access reviews."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_CONCURRENT: Final = 16
 
 
 async def granted(client: Client, permissions: Iterable[Permission]) -> list[Permission]:
-    """Return the permissions that the client's own credential has.
+    """Return those of `permissions` that the client's own credential has.
 
     :raises ApiError: a review failed.
     """
@@ -27,9 +27,9 @@ async def granted(client: Client, permissions: Iterable[Permission]) -> list[Per
 async def granted_to(
     client: Client, account: str, permissions: Iterable[Permission]
 ) -> list[Permission]:
-    """Return the permissions that a ServiceAccount (`namespace:name`) has.
+    """Return those of `permissions` that a ServiceAccount (`namespace:name`) has.
 
-    :raises ApiError: a review failed; Forbidden if reviews for others are not allowed.
+    :raises ApiError: a review failed; Forbidden if the client may not review other accounts.
     """
     namespace = account.partition(":")[0]
     kind = "system:serviceaccount"
@@ -54,5 +54,5 @@ async def _allowed(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(review(each)) for each in unique]
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None  # one error stands for all
+        raise failed.exceptions[0] from None  # the first error is enough
     return [each for each, task in zip(unique, tasks, strict=True) if task.result()]

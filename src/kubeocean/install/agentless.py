@@ -1,8 +1,8 @@
-"""Makes the worker of a binding a member of the fleet without an agent, and undoes it.
+"""Makes the worker of a ClusterBinding a member of the fleet without an agent, and reverts that.
 
-The owner of the worker grants the credential of the binding a second bundle of permissions, and the
-binding is annotated; the hub and the binding's syncer do the rest. The credential is shared by all
-bindings of a mount namespace, and so are the permissions.
+The owner of the worker grants the credential of the binding a second set of permissions, and the
+binding is annotated; then the hub creates a MemberCluster, and the binding's syncer acts as the
+agent. All bindings of a mount namespace share the credential, and so its permissions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Report = Callable[[str, Json, ApplyResult], None]
 
 
 class AgentlessJoin:
-    """Makes the worker of one binding a member; `access` is that of the worker."""
+    """Makes the worker of one ClusterBinding a fleet member; `access` leads to the worker."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class AgentlessJoin:
         self._access, self._domain = access, domain
 
     async def run(self, heartbeat_s: int, report: Report) -> None:
-        """Grant the permissions in the worker, and annotate the binding.
+        """Grant the binding's credential permissions in the worker, and annotate the binding.
 
         :raises ConfigError: there is no such binding, or `access` leads to another cluster.
         """
@@ -64,7 +64,7 @@ class AgentlessJoin:
         report("hub", body, ApplyResult.CHANGED)
 
     async def _binding(self) -> ClusterBinding:
-        """Return the binding, which is that of the worker."""
+        """Return the ClusterBinding, after checking that it belongs to the worker of `access`."""
         client, name = self._hub.client, self._name
         try:
             binding = await client.get(CLUSTER_BINDINGS, name)
@@ -93,7 +93,7 @@ def _stored(binding: ClusterBinding, annotation: str) -> str:
 async def revoke(
     binding: ClusterBinding, worker: Applier, report: Report, *, domain: Domain = DEFAULT
 ) -> None:
-    """Delete the permissions of a member without an agent in the worker of its binding."""
+    """Delete the roles in a binding's worker that let the credential apply fleet objects."""
     values = WorkerValues(domain=domain, namespace=binding.spec.mount_namespace)
     for body in reversed(agentless_roles(values)):
         report("worker", body, await worker.remove(body))

@@ -30,7 +30,7 @@ _ESTABLISH_TIMEOUT_S: Final = 30.0
 
 
 class ApplyResult(StrEnum):
-    """Effect of an apply or a removal on an object."""
+    """Effect of applying or removing an object."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -83,7 +83,10 @@ _KINDS: Final = {
 
 
 def resource_of(body: Json) -> Resource[Untyped]:
-    """Return the resource of an object's kind."""
+    """Return the API resource of an object's kind.
+
+    :raises InvariantError: the kind is not one that installations have.
+    """
     resource = _KINDS.get((body["apiVersion"], body["kind"]))
     if resource is None:
         raise InvariantError("the kind of the object is not known", object=title(body))
@@ -102,7 +105,7 @@ class Applier:
         self._clock = clock or RealClock()
 
     async def apply(self, body: Json) -> ApplyResult:
-        """Apply the object.
+        """Apply the object server-side.
 
         :raises Conflict: another field manager owns a field with another value.
         """
@@ -110,7 +113,7 @@ class Applier:
         return result
 
     async def put(self, body: Json) -> tuple[ApplyResult, Untyped]:
-        """Apply the object; return the result and the stored object."""
+        """Apply the object server-side; return the result and the stored object."""
         resource, meta = resource_of(body), body["metadata"]
         name, namespace = meta["name"], meta.get("namespace", "")
         before = await self.find(body)
@@ -142,7 +145,7 @@ class Applier:
                 await self.established(body["metadata"]["name"])
 
     async def established(self, definition: str) -> None:
-        """Wait until the API server serves a custom resource.
+        """Wait until the API server has established a CustomResourceDefinition.
 
         :raises ApiError: it is not established within the time-out.
         """
@@ -167,8 +170,11 @@ class Applier:
         return "validatingadmissionpolicies" in served
 
     async def remove(self, body: Json) -> ApplyResult:
-        """Delete the object if its labels show that it belongs to this installation, and to the
-        same kind of cluster: an account in a worker has the name of one in a computing cluster."""
+        """Delete the stored object of `body` if its labels show that this installation owns it.
+
+        The component label must match, too: an account in a worker has the same name as one in a
+        computing cluster.
+        """
         stored = await self.find(body)
         if stored is None:
             return ApplyResult.ABSENT
@@ -189,7 +195,7 @@ class Applier:
         return is_part and stored.labels.get(component) == expected
 
     async def find(self, body: Json) -> Untyped | None:
-        """Return the stored object of that kind and name; None if there is none."""
+        """Return the stored object with the kind and name of `body`; None if there is none."""
         meta = body["metadata"]
         try:
             return await self.client.get(

@@ -1,10 +1,10 @@
-"""Renders the Helm charts of all kinds of cluster from the objects of an install.
+"""Renders the Helm charts for computing clusters, workers, hubs and members.
 
 Values have the names of the earlier implementation's charts.
 
-`_Marks` creates placeholders for Helm values; the label domain is one of them. These are put into
-objects, and replaced by Helm expressions in the text of the objects. Text that is a template
-already, such as the manager's templates, is escaped.
+`_Marks` creates placeholders (marks) for Helm values; the label domain is one of them. Marks are
+put into objects, and replaced by Helm expressions in the YAML of the objects. Text that is a
+template already, such as the manager's templates, is escaped.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _VALUE: Final = re.compile(r"^(?P<indent>\s*)(?P<key>[\w-]+): (?P<mark>zzhelm\d+
 
 
 class _Marks:
-    """Placeholders in objects, and their Helm expressions."""
+    """Placeholders (marks) in objects of a chart, and the Helm expressions that replace them."""
 
     def __init__(self) -> None:
         self._inline: dict[str, str] = {}
@@ -178,11 +178,11 @@ class _Marks:
         self._trees: dict[str, str] = {}
 
     def value(self, expression: str) -> str:
-        """Return a mark for a value within a line."""
+        """Return a mark that is replaced by a Helm expression within a line."""
         return self._new(self._inline, f"{{{{ {expression} }}}}")
 
     def tree(self, expression: str) -> str:
-        """Return a mark for a mapping or a list as the value of a key."""
+        """Return a mark that is replaced by a Helm expression for a mapping or list, as a value."""
         return self._new(self._trees, expression)
 
     def line(self, lines: str) -> str:
@@ -190,7 +190,7 @@ class _Marks:
         return self._new(self._lines, lines)
 
     def text(self, objects: Iterable[Json], *, condition: str = "") -> str:
-        """Return the objects as the text of a template file."""
+        """Return the objects as the text of a Helm template, with marks replaced."""
         body = "---\n".join(self._one(each) for each in objects)
         return f"{{{{- if {condition} }}}}\n{body}{{{{- end }}}}\n" if condition else body
 
@@ -364,7 +364,7 @@ def _autoscaler_file(values: Values, component: str, marks: _Marks) -> dict[str,
 
 
 def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json:
-    """Put marks into a Deployment; the fields of its pod start at column `at`."""
+    """Return a Deployment with marks for Helm values; its pod's fields start at column `at`."""
     arguments = f'(dict "root" $ "component" .Values.{component})'
     deployment["spec"]["replicas"] = marks.value(f".Values.{component}.replicas")
     pod = deployment["spec"]["template"]["spec"]
@@ -519,7 +519,7 @@ def _kinds(objects: list[Json]) -> list[str]:
 
 
 def _worker_objects(values: WorkerValues, marks: _Marks) -> list[Json]:
-    """Return all objects, with the rules of each add-on in a conditional."""
+    """Return all objects of a worker's chart, with the rules of each add-on in a conditional."""
     mount = values.mount_namespace
     bare = worker_rights(mount, ())
     with_add_on = {each: worker_rights(mount, (each,), values.domain) for each in AddOn}
@@ -538,7 +538,7 @@ def _worker_objects(values: WorkerValues, marks: _Marks) -> list[Json]:
 def _conditional(
     always: tuple[Rule, ...], gained: dict[AddOn, tuple[Rule, ...]], marks: _Marks
 ) -> list[Json | str]:
-    """Return the rules that are always granted, and those of add-ons in conditionals."""
+    """Return RBAC rules: those always granted, then those of add-ons in Helm conditionals."""
     documents: list[Json | str] = [rule.document() for rule in always]
     for add_on, rules in gained.items():
         if own := rules[len(always) :]:
@@ -553,7 +553,7 @@ def _add_on_condition(add_on: AddOn) -> str:
 
 
 def _renamed(body: Json, roles: dict[str, str]) -> Json:
-    """Return the object with placeholders for the names of cluster roles."""
+    """Return an object of a worker's chart with marks for the names of ClusterRoles."""
     metadata = body["metadata"]
     if (name := roles.get(metadata["name"])) is not None:
         body = body | {"metadata": metadata | {"name": name}}
@@ -626,7 +626,7 @@ def member_chart() -> dict[str, str]:
 
 
 def _account_files(objects: list[Json], marks: _Marks) -> dict[str, str]:
-    """Return the templates of definitions, namespace, account and roles of a fleet's program."""
+    """Return the chart files for definitions, namespace, account and roles of a fleet program."""
     by_kind = {kind: [each for each in objects if each["kind"] == kind] for kind in _kinds(objects)}
     definitions = by_kind.pop("CustomResourceDefinition")
     namespace = by_kind.pop("Namespace")

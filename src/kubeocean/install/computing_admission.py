@@ -1,24 +1,25 @@
 """Admission policies of the computing cluster, by which its API server limits Kubeocean's accounts.
 
-RBAC grants verbs on kinds of objects, and names of objects at best. Virtual nodes and pods come and
-go, so their names are in no role. The name of a syncer's account ends in the clusterID of its
-binding, and so does the prefix of its virtual nodes' names. ValidatingAdmissionPolicies compare the
-two:
+RBAC grants verbs on kinds of objects, and on single names at best. Virtual nodes and pods change
+constantly, so their names are in no role. The name of a syncer's account ends in the clusterID of
+its binding, and so does the prefix of its virtual nodes' names. ValidatingAdmissionPolicies compare
+the two:
 
 - a syncer writes only virtual nodes of its own binding, with their Leases and CSINodes;
 - a syncer creates and deletes pods, and writes their status, only on these nodes;
-- a syncer changes no content of Secrets and ConfigMaps, and none of those in the system namespace,
-  except ConfigMaps by which sharded syncers divide their work;
+- a syncer changes no content of Secrets and ConfigMaps, and in the system namespace no Secret or
+  ConfigMap at all, except ConfigMaps by which sharded syncers divide their work;
 - a token that a syncer requests is bound to a pod, valid for a day at most, and of no namespace
   whose pods stay in the computing cluster;
 - a proxier approves only certificates that it has requested itself;
 - the manager writes only cluster roles that have the names of syncers and proxiers.
 
-A policy cannot read other objects than that of the request. The node of the pod to which a token is
-bound, or that is evicted, is not in the request: these requests are not limited to own nodes.
+A policy can read no object but that of the request. If a syncer requests a token for a pod, or
+evicts a pod, the node of the pod is not in the request: these requests are not limited to the
+syncer's own nodes.
 
-Accounts that all bindings share (see `computing_objects`) are limited as far as no clusterID is
-needed.
+For accounts that all bindings share (see `computing_objects`), only the rules that need no
+clusterID apply.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ def computing_admission(values: Values) -> list[Json]:
 
 
 def _tokens(values: Values) -> list[Json]:
-    """Return the policy for tokens that syncers request.
+    """Return the admission policy for tokens that syncers request.
 
-    RBAC lets syncers request tokens of any service account, because pods of any namespace may run
-    in a worker. Such a token is bound to a pod, as a kubelet's is, and the API server refuses a pod
-    of another service account.
+    RBAC lets syncers request tokens of any ServiceAccount, because pods of any namespace may run in
+    a worker. The policy requires that a token is bound to a pod, as kubelets request it; the API
+    server refuses a pod with another ServiceAccount.
     """
     domain, hours = values.domain, TOKEN_LIFETIME_S // 3600
     kept = ", ".join(f"'{each}'" for each in sorted(domain.system_namespaces))
@@ -97,7 +98,7 @@ def _tokens(values: Values) -> list[Json]:
 
 
 def _nodes(values: Values) -> list[Json]:
-    """Return the policy for nodes, their Leases and CSINodes, which have the names of nodes."""
+    """Return the admission policy for a syncer's virtual nodes, with their Leases and CSINodes."""
     domain = values.domain
     identified = f"'{domain.physical_cluster_id}'"
     found = "variables.stored.metadata.labels"
@@ -121,7 +122,7 @@ def _nodes(values: Values) -> list[Json]:
                 "a syncer may write its own virtual nodes only",
             ),
             validation(
-                # Another value may be an edit that the syncer reverts.
+                # Another value may be a user's edit that the syncer reverts.
                 f"!has({found}) || !({identified} in {found}) || "
                 f"{found}[{identified}] == variables.id || "
                 "!variables.stored.metadata.name.startsWith("
@@ -152,7 +153,7 @@ def _pods(values: Values) -> list[Json]:
 
 
 def _sources(values: Values) -> list[Json]:
-    """Return the policy for Secrets and ConfigMaps, which syncers mark with labels."""
+    """Return the admission policy for Secrets and ConfigMaps, which syncers only label."""
     domain = values.domain
     found, role = "oldObject.metadata.labels", Names(domain.syncer, domain.sharding).role_label
     ring = (
@@ -182,7 +183,10 @@ def _sources(values: Values) -> list[Json]:
 
 
 def _certificates(values: Values) -> list[Json]:
-    """Return the policy for certificates, of which RBAC lets proxiers approve any of the signer."""
+    """Return the admission policy for CertificateSigningRequests that proxiers approve.
+
+    RBAC lets a proxier approve all requests of the signer.
+    """
     domain = values.domain
     approval = "certificatesigningrequests/approval"
     return admission_policy(
@@ -200,7 +204,10 @@ def _certificates(values: Values) -> list[Json]:
 
 
 def _roles(values: Values) -> list[Json]:
-    """Return the policy for cluster roles, which RBAC cannot limit by a prefix of their names."""
+    """Return the admission policy for ClusterRoles that the manager writes.
+
+    RBAC cannot limit them by a prefix of their names.
+    """
     domain = values.domain
     ours = " || ".join(
         f"{_STORED}.metadata.name.startsWith('{prefix}-')"
@@ -221,22 +228,25 @@ def _roles(values: Values) -> list[Json]:
 
 
 def _by_own(values: Values, component: str) -> str:
-    """Return the CEL expression that selects accounts of single bindings."""
+    """Return the CEL expression for requests of a component's accounts of single bindings."""
     return f"request.userInfo.username.startsWith('{_own_user(values, component)}')"
 
 
 def _by_any(values: Values, component: str) -> str:
-    """Return the CEL expression that selects accounts of single bindings, and the shared one."""
+    """Return the CEL expression for requests of all accounts of a component.
+
+    These are the accounts of single bindings, and the account that all bindings share.
+    """
     return f"{by_account(values.namespace, component)} || {_by_own(values, component)}"
 
 
 def _own_user(values: Values, component: str) -> str:
-    """Return the user name of a binding's account, up to the clusterID."""
+    """Return the prefix of the user names of a component's accounts, up to the clusterID."""
     return f"{user_of(values.namespace, component)}-"
 
 
 def _own_nodes(values: Values) -> list[Json]:
-    """Return variables: the clusterID of the account, and the prefix of its virtual nodes."""
+    """Return CEL variables: clusterID of the account, and prefix of its virtual nodes' names."""
     # CEL computes the length: in a chart, the label domain is known to Helm only.
     beginning = f"'{_own_user(values, values.domain.syncer)}'.size()"
     whole = f"('{naming.VNODE_PREFIX}' + variables.id + '-')"

@@ -1,7 +1,7 @@
 """Objects of an installation in the computing cluster, in the order of creation.
 
-They are deleted in the opposite order. The ClusterBinding CRD is deleted only on request, because
-all bindings are deleted with it.
+The objects are deleted in the opposite order. The ClusterBinding CRD is deleted only on request,
+because all ClusterBindings are deleted with it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ _PROXIER_VOLUME: Final = "proxier-template"
 
 
 def computing_objects(values: Values) -> list[Json]:
-    """Return all objects; those of the programs only if these run in the computing cluster."""
+    """Return all objects of an installation in the computing cluster, in the order of creation.
+
+    Objects of programs are among them only if the programs run in the computing cluster.
+    """
     return [
         kept(binding_definition()),
         *namespaces(values),
@@ -99,7 +102,7 @@ def program_objects(values: Values) -> list[Json]:
 
 
 def withdrawn_objects(values: Values) -> list[Json]:
-    """Return objects that other values or earlier versions have, and these values do not."""
+    """Return objects of other values or earlier versions that these values do not have."""
     values = replace(values, management="")  # the programs' objects are wherever these run
     titles = {title(each) for each in computing_objects(values)}
     everything = replace(
@@ -130,7 +133,7 @@ def namespaces(values: Values) -> list[Json]:
     restricted = {group.LABEL_POD_SECURITY: "restricted"}
     # Placeholder pods reserve host ports; no kubelet runs them.
     privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
-    # Bindings and virtual nodes outlive a Helm release; their kubeconfigs and syncers must, too.
+    # Bindings and virtual nodes are kept by Helm; their kubeconfigs and syncers must be, too.
     system = kept(named("Namespace", "v1", values.namespace, labels=ours | restricted))
     if values.management:
         system["metadata"]["annotations"][domain.management_cluster_id] = values.management
@@ -141,7 +144,7 @@ def namespaces(values: Values) -> list[Json]:
 
 
 def _accounts(values: Values) -> list[Json]:
-    """Return the accounts and roles of the manager, of syncers and of proxiers.
+    """Return the ServiceAccounts and roles of the manager, of syncers and of proxiers.
 
     The manager binds the roles of syncers and proxiers to the accounts that it creates for each
     binding. Templates that name an account, and bindings with a Secret in another namespace, use
@@ -157,7 +160,7 @@ def _accounts(values: Values) -> list[Json]:
         (f"{domain.product}-shared-proxier", domain.proxier, shared_proxier_rights(domain)),
     ):
         objects += granted(name, rights, account=account, namespace=namespace, labels=ours)
-    # Of accounts that do not exist yet, too. The role reads certificates, and nothing secret.
+    # For future accounts, too. The role only allows to read public certificates.
     everyone = {"kind": "Group", "apiGroup": RBAC, "name": f"system:serviceaccounts:{namespace}"}
     reader = role_binding(
         f"{domain.proxier}-authentication",
@@ -177,7 +180,7 @@ def metrics_reader(domain: Domain) -> Json:
 
 
 def _earlier_roles(values: Values) -> list[Json]:
-    """Return the roles of shared accounts in the system namespace that earlier versions had."""
+    """Return the roles that earlier versions gave shared accounts in the system namespace."""
     domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
     objects = []
     for name in (domain.syncer, domain.proxier):

@@ -1,9 +1,10 @@
 """The credential with which the computing cluster connects to a worker.
 
-A credential is a token of the worker's ServiceAccount, bound to a Secret in the same namespace: it
-expires at its time, or at once when that Secret is deleted. A Secret of the computing cluster holds
-it in a self-contained kubeconfig, and an annotation holds its expiry; the manager renews it. The
-claims of a token are read without verification: only the worker's API server can verify it.
+A credential is a token of the worker's ServiceAccount, bound to a Secret in the same namespace: the
+token expires at its time, or at once when that Secret is deleted. A Secret of the computing cluster
+holds the token in a self-contained kubeconfig, and an annotation holds the expiry; the manager
+renews the token. The claims of a token are read without verification: only the worker's API server
+can verify them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 LIFETIME: Final = timedelta(days=365)
-_RENEWAL_SHARE: Final = 1 / 3  # of the lifetime, at the end of which a token is renewed
+_RENEWAL_SHARE: Final = 1 / 3  # the last part of the lifetime, in which a token is renewed
 
 
 def token_request(secret: str, uid: str, lifetime: timedelta = LIFETIME) -> Json:
@@ -100,8 +101,10 @@ def kubeconfig_secret(
     worker_id: str = "",
     server: str = "",
 ) -> Json:
-    """Return the Secret of a binding's kubeconfig; `worker_id` is the identity of the worker, and
-    `server` the URL that `join --server` gave."""
+    """Return the Secret that holds a binding's kubeconfig.
+
+    `worker_id` is the identity of the worker, and `server` the URL of `join --server`.
+    """
     body = named(
         "Secret",
         "v1",
@@ -121,7 +124,7 @@ def kubeconfig_secret(
 
 
 def due(begins: datetime | None, ends: datetime | None, now: datetime) -> bool:
-    """Whether a token should be renewed: in the last third of its lifetime, or if unknown."""
+    """Whether a token should be renewed: in the last third of its lifetime, or if not known."""
     if begins is None or ends is None:
         return True
     return now >= ends - (ends - begins) * _RENEWAL_SHARE

@@ -3,11 +3,11 @@
 A cordoned node gets an annotation, so that `undo` uncordons only nodes that drain has cordoned.
 Pods are evicted through the Eviction API; refused and failed evictions are repeated at growing
 intervals, and do not delay other pods. Pods of DaemonSets stay, because their controller would
-create them again. The syncer takes allocatable `pods` from a node that drain has cordoned, so that
-no scheduler binds pods to it that tolerate the cordon. Pods that come to a node nevertheless, for
-example while the syncer does not run, are evicted at growing intervals. Pods without a controller
-are evicted only with `force`; without it, a drain that meets one does nothing. An interrupted drain
-leaves cordoned nodes, and pods that run or terminate.
+create them again. The syncer sets allocatable `pods` of a node that drain has cordoned to 0, so
+that no scheduler binds pods to the node that tolerate the cordon. Pods that are bound nevertheless,
+for example while the syncer does not run, are evicted at growing intervals. Pods without a
+controller are evicted only with `force`; without `force`, a drain of nodes with such pods does
+nothing. After an interrupted drain, nodes stay cordoned, and pods run or terminate.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["Drain", "Left", "bare", "to_evict"]
 
 _POLL_S: Final = 1.0
 _MAX_NAMED_PODS: Final = 10
-_FIRST_RETURN_S: Final = 2.0  # between evictions of pods that came after the cordon
+_FIRST_RETURN_S: Final = 2.0  # between evictions of pods that were bound after the cordon
 _LAST_RETURN_S: Final = 120.0
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Pods that are left on the nodes, and why."""
+    """Pods that a drain has left on the nodes, and why."""
 
     nodes: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # pod: why its eviction failed
     bare: tuple[str, ...] = ()  # without a controller that would create them again
-    returned: tuple[str, ...] = ()  # that came after the cordon, which they tolerate
+    returned: tuple[str, ...] = ()  # bound after the cordon, which they tolerate
 
     @property
     def done(self) -> bool:
@@ -62,7 +62,7 @@ class Left:
 
 
 def to_evict(pods: Iterable[Pod], domain: Domain = DEFAULT) -> list[Pod]:
-    """Return the pods to evict: neither terminated, nor of a DaemonSet, nor placeholders."""
+    """Return the pods to evict: not ended, not of a DaemonSet, no placeholder of host ports."""
 
     def stays(pod: Pod) -> bool:
         owner = controller_of(pod)
@@ -80,9 +80,9 @@ def bare(pods: Iterable[Pod]) -> list[Pod]:
 
 @dataclass(slots=True)
 class _NodeRecord:
-    """The memory of one node: its pods at the cordon, and when later ones may be evicted."""
+    """State that a drain keeps of one node: its first pods, and when later ones are evicted."""
 
-    first: frozenset[str]  # UIDs
+    first: frozenset[str]  # UIDs of the pods at the cordon
     evict_later_at: float = 0.0  # on the monotonic clock
     wait_s: float = _FIRST_RETURN_S
 
@@ -90,14 +90,14 @@ class _NodeRecord:
         return pod.uid in self.first or now >= self.evict_later_at
 
     def back_off(self, now: float) -> None:
-        """Put off the next eviction of pods that came after the cordon, twice as long each time."""
+        """Delay the next eviction of pods bound after the cordon, twice as long each time."""
         self.evict_later_at = now + self.wait_s
         self.wait_s = min(2 * self.wait_s, _LAST_RETURN_S)
 
 
 @dataclass
 class Drain:
-    """Drains one virtual node, or all of a binding.
+    """Drains one virtual node, or all virtual nodes of a binding.
 
     `grace_s` is the grace period of containers; None means that of their pods. `closed` are the
     names of cordoned nodes. With `force`, pods without a controller are evicted, too.
@@ -116,7 +116,7 @@ class Drain:
     _records: dict[str, _NodeRecord] = field(default_factory=dict)  # by the name of the node
 
     async def run(self, *, patience_s: float, say: Callable[[str], None]) -> Left:
-        """Drain the nodes; return the pods that are left after `patience_s`.
+        """Drain the nodes for at most `patience_s`; return the pods that are left.
 
         :raises ConfigError: the name is unknown, or pods need `force`.
         """
@@ -130,7 +130,10 @@ class Drain:
             await self.clock.sleep(_POLL_S)
 
     async def _check(self) -> None:
-        """:raises ConfigError: a pod without a controller needs `force`."""
+        """Check that all pods may be evicted.
+
+        :raises ConfigError: a pod without a controller needs `force`.
+        """
         if self.force:
             return
         alone = bare(await self._pods(await self.nodes()))
@@ -180,7 +183,7 @@ class Drain:
         )
 
     async def _evict_due(self, pods: Iterable[Pod]) -> None:
-        """Evict pods; those that came to a node after its cordon, only when its wait is over."""
+        """Evict pods; those bound to a node after its cordon only when the node's delay is over."""
         now = self.clock.monotonic()
         for pod in [pod for pod in pods if self._records[pod.spec.node_name].is_due(pod, now)]:
             record = self._records[pod.spec.node_name]
@@ -198,7 +201,7 @@ class Drain:
         return uncordoned
 
     async def nodes(self) -> list[Node]:
-        """Return the virtual nodes of the binding or the node of that name.
+        """Return the virtual nodes to drain: those of the binding `name`, or the node `name`.
 
         :raises ConfigError: no binding or virtual node has that name.
         """
@@ -228,7 +231,7 @@ class Drain:
         )
 
     async def _cordon(self, node: Node) -> None:
-        """Cordon a node; one that is cordoned already gets no annotation."""
+        """Cordon and annotate a node; do nothing if it is cordoned already."""
         if not node.spec.unschedulable:
             await self._write(node, annotation=TRUE, unschedulable=True)
         self.closed.add(node.name)

@@ -1,15 +1,15 @@
 """Objects of a fleet's installation: accounts, permissions and programs of a hub and of members.
 
 A hub reads objects of all kinds, because placements select any kind, and writes the fleet's own
-kinds, the namespaces of members, and their roles. It can grant a member nothing that it does not
-have itself. A member agent applies objects of any kind in its cluster, roles among them.
+kinds, the namespaces of members, and their roles. A hub can grant a member only permissions that
+the hub has itself. A member agent applies objects of any kind in its cluster, roles among them.
 
-A member authenticates at the hub as a ServiceAccount of its own there. A Secret of the member holds
-the token, which the agent reads again when it is replaced.
+A member authenticates at the hub as a ServiceAccount of the hub, one for each member. A Secret in
+the member holds the token, which the agent reads again when it is replaced.
 
-The worker of a binding can be a member without an agent: its syncer plays the agent, with the
-credential of the binding. For this the owner grants a second bundle of permissions, *fleet*, beside
-those for pods (`install.roles`), in a role of its own that can be withdrawn alone.
+The worker of a binding can be a member without an agent: its syncer acts as the agent, with the
+credential of the binding. For this the owner grants a second set of permissions, *fleet*, beside
+those for pods (`install.roles`), in a separate role that can be deleted alone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 HUB_ACCOUNT: Final = "fleet-hub"
 MEMBER_ACCOUNT: Final = "fleet-member"
 TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
-_ELECTION_NAMESPACE: Final = "kube-system"  # of member agents
+_ELECTION_NAMESPACE: Final = "kube-system"  # of the Lease of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
 _ALL: Final = ("*",)
@@ -77,13 +77,13 @@ _MANAGE: Final = ("create", "patch", "delete")
 
 
 def hub_rights() -> Rights:
-    """Return the permissions of a hub."""
+    """Return the permissions of a hub's ServiceAccount in its cluster."""
     return Rights(
         (
             Rule(_ALL, _READ, "*"),
             Rule(_ALL, _ALL, CLUSTER_GROUP),
             Rule(_ALL, _ALL, PLACEMENT_GROUP),
-            Rule(_ALL, _ALL, NETWORKING_GROUP),  # to be able to grant it to members
+            Rule(_ALL, _ALL, NETWORKING_GROUP),  # which the hub grants to members
             Rule(("events",), ("update", "patch", "create")),
             Rule(("namespaces",), ("create", "patch", "delete")),
             Rule(("roles", "rolebindings"), ("create", "patch", "delete"), RBAC),
@@ -101,7 +101,7 @@ def hub_rights() -> Rights:
             ),
             # Of members without an agent: the annotation and the condition of their bindings.
             Rule(("clusterbindings", "clusterbindings/status"), ("patch",), GROUP),
-            *REVIEWS,  # of callers that read metrics
+            *REVIEWS,  # to authorize callers that read metrics
         ),
         {
             SYSTEM_NAMESPACE: (
@@ -135,8 +135,8 @@ def agentless_rights() -> Rights:
 def applier_permissions() -> Iterator[Permission]:
     """Yield the permissions without which no object at all can be applied in a member.
 
-    An owner may grant fewer objects than `agentless_rights`: an object that the credential may not
-    write is reported as such, and the others are applied.
+    An owner may grant fewer kinds of objects than `agentless_rights`: an object that the credential
+    may not write is reported as failed, and the others are applied.
     """
     group = "apiextensions.k8s.io"
     yield from Rule(("customresourcedefinitions",), ("list", "watch"), group).permissions()
@@ -146,12 +146,12 @@ def applier_permissions() -> Iterator[Permission]:
 
 
 def agentless_objects(values: WorkerValues) -> list[Json]:
-    """Return the objects that make a worker ready to be a member without an agent."""
+    """Return the definitions and roles with which a worker can be a member without an agent."""
     return [*member_definitions(), *agentless_roles(values)]
 
 
 def agentless_roles(values: WorkerValues) -> list[Json]:
-    """Return the role that lets the credential of bindings apply objects of any kind."""
+    """Return the ClusterRole by which a binding's credential applies any kind, and its binding."""
     return granted(
         values.fleet_role,
         agentless_rights(),
@@ -162,13 +162,13 @@ def agentless_roles(values: WorkerValues) -> list[Json]:
 
 
 def hub_objects(domain: Domain = DEFAULT) -> list[Json]:
-    """Return the definitions, the namespace, the account and the permissions of a hub."""
+    """Return the CustomResourceDefinitions, namespace, ServiceAccount and roles of a hub."""
     definitions = map(kept, hub_definitions())
     return [*definitions, *_account_objects(HUB_ACCOUNT, hub_rights(), domain)]
 
 
 def member_objects(domain: Domain = DEFAULT) -> list[Json]:
-    """Return the definitions, the namespace, the account and the permissions of a member."""
+    """Return the CustomResourceDefinitions, namespace, ServiceAccount and roles of a member."""
     definitions = map(kept, member_definitions())
     return [*definitions, *_account_objects(MEMBER_ACCOUNT, member_rights(), domain)]
 
@@ -218,7 +218,7 @@ def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class HubConnection:
-    """Name of a member, and how its agent reaches the hub."""
+    """Name of a member, and server and certificate authority of the hub for its agent."""
 
     member: str
     server: str
@@ -227,7 +227,7 @@ class HubConnection:
 
     @classmethod
     def from_access(cls, member: str, access: Access, server: str = "") -> HubConnection:
-        """Return the connection that an administrator uses, or that to another URL of the hub."""
+        """Return the connection of an administrator's `access`, or with `server` as the URL."""
         return cls(member, server or access.server, access.ca, access.insecure)
 
 

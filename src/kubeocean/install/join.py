@@ -1,9 +1,9 @@
 """Binds a worker cluster to the computing cluster.
 
-The objects of the worker are applied first, so that a new binding can be connected at once. Each
-step can be repeated after an interruption. A valid token is kept until the last third of its
-lifetime. A binding cannot be changed to another worker: a syncer that connects to another cluster
-would take all pods for deleted.
+The objects of the worker are applied first, so that a new ClusterBinding can be connected at once.
+Each step can be repeated after an interruption. A valid token is kept until the last third of its
+lifetime. A binding cannot be changed to another worker: in another cluster its syncer would find
+no pods, and treat all of them as deleted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _OPTIONS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """Options of a join; without a lease, the owner of the worker creates policies."""
+    """Options of a join; without lease options, the owner of the worker creates policies."""
 
     name: str
     cluster_id: str = ""
@@ -92,7 +92,7 @@ class JoinRequest:
     node_selector: Json | None = None  # None: all nodes that pods of the mount namespace may use
     priority_class: str = ""  # of physical pods; empty means the domain's own
     shared: bool = False  # whether other computing clusters may use the mount namespace, too
-    server: str = ""  # URL at which the computing cluster reaches the worker; else the access's
+    server: str = ""  # URL at which the computing cluster reaches the worker; empty: as in `access`
     insecure: bool = False  # whether a worker without a verified certificate is accepted
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class JoinRequest:
         )
 
     def binding(self) -> Json:
-        """Return the ClusterBinding."""
+        """Return the ClusterBinding to apply."""
         resource = CLUSTER_BINDINGS
         spec: Json = msgspec.to_builtins(self.spec)
         return named(
@@ -134,15 +134,17 @@ class JoinRequest:
         )
 
     def policy(self) -> Json | None:
-        """Return the ResourceLeasingPolicy for the worker, if a lease was given."""
+        """Return the ResourceLeasingPolicy for the worker; None without lease options."""
         if self.lease is None:
             return None
         return policy(self.name, self.lease, domain=self.worker.domain)
 
 
 def join_command(binding: ClusterBinding, *more: str, domain: Domain = DEFAULT) -> str:
-    """Return the command that repeats the join of a binding; FILE is an administrator's
-    kubeconfig."""
+    """Return the command line that repeats the join of a binding.
+
+    FILE in it stands for an administrator's kubeconfig.
+    """
     name, spec = binding.name, binding.spec
     words = ["kubeocean", "join", name, "--kubeconfig", "FILE"]
     for flag, value, default in (
@@ -164,8 +166,10 @@ Report = Callable[[Json, ApplyResult], None]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Result of a join: the expiry of the credential, whether it is a new one, and what the worker
-    does not enforce."""
+    """Result of a join: expiry of the credential, and whether it is new.
+
+    `notes` list limits that the worker does not enforce.
+    """
 
     ends: datetime
     renewed: bool
@@ -173,7 +177,7 @@ class Joined:
 
 
 async def identity(applier: Applier) -> str:
-    """Return the UID that identifies a cluster."""
+    """Return the UID that identifies a cluster, that of its namespace kube-system."""
     return (await applier.client.get(NAMESPACES, "kube-system")).uid
 
 
@@ -196,8 +200,10 @@ async def api_servers(client: Client) -> tuple[tuple[str, int], ...]:
 
 
 async def policy_holder(worker: Applier, name: str, domain: Domain) -> str:
-    """Return the identity of the computing cluster that a policy lends to; "" if no policy of that
-    name exists or no syncer has recorded it yet."""
+    """Return the identity of the computing cluster that the policy `name` lends to.
+
+    Empty if no such policy exists, or no syncer has annotated it yet.
+    """
     try:
         stored = await worker.client.get(RESOURCE_LEASING_POLICIES, name)
     except NotFound:
@@ -206,7 +212,7 @@ async def policy_holder(worker: Applier, name: str, domain: Domain) -> str:
 
 
 async def two_clusters(computing: Applier, worker: Applier, access: Access) -> tuple[str, str]:
-    """Return the identities of both clusters; `access` is that of the worker.
+    """Return the identities of the computing cluster and of the worker.
 
     :raises ConfigError: both are the same cluster.
     """
@@ -224,10 +230,11 @@ def leads_to(
     access: Access,
     domain: Domain,
 ) -> bool:
-    """Whether a binding belongs to the worker of `access`.
+    """Whether a binding belongs to the worker of `access`, whose identity is `worker_id`.
 
-    The binding's annotation decides, or else the Secret's. Without either, the kubeconfigs are
-    compared: a cluster that moves keeps its CA, and one with a new CA keeps its address.
+    The annotation of the binding decides, or else that of the Secret. Without either, the
+    kubeconfigs are compared: a cluster with a new address keeps its CA, and one with a new CA keeps
+    its address.
     """
     for stored in (binding, secret):
         if stored is not None and (known := stored.annotations.get(domain.worker_cluster_id, "")):
@@ -242,7 +249,7 @@ def leads_to(
 
 
 class Join:
-    """Binds one worker; the computing cluster connects to it with `access`."""
+    """Binds one worker cluster; `access` is the computing cluster's connection to the worker."""
 
     def __init__(
         self,
@@ -292,8 +299,10 @@ class Join:
         return Joined(claims.ends, renewed, () if values.admission else (NOT_ENFORCED,))
 
     async def _completed(self) -> WorkerValues:
-        """Return the values with what only the worker can tell: its API servers, and whether it has
-        admission policies."""
+        """Return the values with facts read from the worker.
+
+        These are its API servers, and whether it has admission policies.
+        """
         request = self._request
         classes = (*request.worker.priority_classes, request.priority_class)
         return replace(
@@ -304,7 +313,7 @@ class Join:
         )
 
     async def _wanted(self, values: WorkerValues) -> list[Json]:
-        """Return the objects to apply; an egress policy of a Helm release keeps its values."""
+        """Return the worker's objects to apply, without an egress policy that Helm manages."""
         objects = worker_objects(values)
         if not values.egress:
             return objects
@@ -315,8 +324,10 @@ class Join:
         return [each for each in objects if each != egress]
 
     async def _check(self) -> tuple[str, str]:
-        """Return the identities of the computing cluster and of the worker, if both may be
-        bound."""
+        """Check that the worker may be bound; return the identities of both clusters.
+
+        :raises ConfigError: an object belongs to another binding or cluster.
+        """
         computing_id, worker_id = await two_clusters(self._computing, self._worker, self._access)
         try:
             bindings = await self._computing.client.list(CLUSTER_BINDINGS)
@@ -337,14 +348,20 @@ class Join:
         return computing_id, worker_id
 
     def _check_tls(self) -> None:
-        """:raises ConfigError: the worker's certificate would not be verified."""
+        """Check that the worker's certificate is verified, unless `insecure` allows otherwise.
+
+        :raises ConfigError: the worker's certificate would not be verified.
+        """
         if self._access.insecure and not self._request.insecure:
             message = "has insecure-skip-tls-verify: whoever is between the clusters could read "
             message += "the credential and all Secrets of pods; --insecure accepts this"
             raise ConfigError(message, source="--kubeconfig", value=self._access.server)
 
     async def _check_namespace(self, computing_id: str) -> None:
-        """:raises ConfigError: the mount namespace belongs to another computing cluster."""
+        """Check that this computing cluster may use the mount namespace.
+
+        :raises ConfigError: the mount namespace belongs to another computing cluster.
+        """
         values, key = self._values, self._values.domain.computing_cluster_id
         if self._request.shared:
             return
@@ -362,7 +379,10 @@ class Join:
             raise ConfigError(message, source="--mount-namespace", value=values.mount_namespace)
 
     async def _check_policy(self, computing_id: str) -> None:
-        """:raises ConfigError: the policy lends to another computing cluster."""
+        """Check that the policy of the binding's name does not belong to another cluster.
+
+        :raises ConfigError: the policy lends to another computing cluster.
+        """
         name = self._request.name
         if self._request.lease is None:
             return
@@ -371,7 +391,10 @@ class Join:
             raise ConfigError(f"the worker's {message}", source="NAME", value=name)
 
     async def _check_worker(self, binding: ClusterBinding, worker_id: str) -> None:
-        """:raises ConfigError: the binding of this name is for another cluster."""
+        """Check that an existing binding of this name belongs to the worker.
+
+        :raises ConfigError: the binding of this name is for another cluster.
+        """
         secret, domain = await self._secret(), self._values.domain
         if not leads_to(binding, secret, worker_id, self._access, domain):
             name = self._request.name
@@ -380,7 +403,7 @@ class Join:
             raise ConfigError(message, source="--kubeconfig", value=self._access.server)
 
     async def _secret(self) -> KubeconfigSecret | None:
-        """Return the Secret of the present kubeconfig."""
+        """Return the Secret with the binding's present kubeconfig; None if there is none."""
         name, namespace = secret_name(self._request.name), self._values.domain.system_namespace
         try:
             return await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
@@ -390,7 +413,7 @@ class Join:
     async def _credential(
         self, computing_id: str, report: Report, *, renew: bool
     ) -> tuple[str, TokenClaims, bool]:
-        """Return a kubeconfig, the claims of its token, and whether the token is new."""
+        """Return a kubeconfig for the worker, the claims of its token, and whether that is new."""
         anchor = credential_secret(self._values, self._request.name, computing_id)
         result, stored = await self._worker.put(anchor)
         report(anchor, result)
@@ -411,8 +434,10 @@ class Join:
         return self._content(token), claims, True
 
     async def _kept(self, anchor_uid: str) -> tuple[str, TokenClaims] | None:
-        """Return the present kubeconfig if its server is the same and its token needs no
-        renewal."""
+        """Return the present kubeconfig and its token's claims, if it can be kept.
+
+        None if the server or the CA differs, or the token is to be renewed.
+        """
         secret = await self._secret()
         if secret is None:
             return None
@@ -434,7 +459,10 @@ class Join:
 
 
 def _check_same(stored: ClusterBinding, request: JoinRequest) -> None:
-    """:raises ConfigError: the stored binding is being deleted, or an immutable field differs."""
+    """Check that the stored binding can be updated by `request`.
+
+    :raises ConfigError: the stored binding is being deleted, or an immutable field differs.
+    """
     name, spec = stored.name, request.spec
     if stored.deleting:
         message = f"is being deleted; to wait until it is gone, run: kubeocean leave {name}"

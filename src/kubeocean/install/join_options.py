@@ -1,11 +1,11 @@
 """Options of a repeated join: an option that is not given keeps its present value.
 
-`read_present` reads the values that an earlier join, a chart or a person left in both clusters;
-`requested` merges the options into these; `changes` describes what a join would change. Values of
-the mount namespace hold for all bindings in it.
+`read_present` reads the values that an earlier join, a chart or a user wrote to both clusters;
+`requested` merges the options into them; `changes` describes the changes that a join would make.
+Values of the mount namespace apply to all bindings in it.
 
-The URL of `--server` is recorded on the Secret of the kubeconfig. Without it the server of the
-administrator's kubeconfig is used, because a worker may move.
+The URL of `--server` is recorded on the Secret of the kubeconfig. Without that record the server of
+the administrator's kubeconfig is used, because the address of a worker may change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["GRACE_S", "JoinOptions", "Present", "changes", "read_present", "requested"]
 
-GRACE_S: Final = 300  # between the end of a window and the first eviction, unless given
+GRACE_S: Final = 300  # default time between the end of a window and the first eviction
 _UNLIMITED: Final = "none"
 
 
@@ -79,14 +79,14 @@ class JoinOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """Values that are present before a join; None if there is no such object yet."""
+    """Values in both clusters before a join; None for objects that do not exist yet."""
 
     binding: BindingSpec | None = None
     policy: PolicySpec | None = None
     worker: WorkerValues | None = None
     outdated: bool = False  # whether a version without PodSecurity levels prepared the worker
     neighbours: tuple[str, ...] = ()  # other bindings of the mount namespace
-    server: str = ""  # of an earlier --server
+    server: str = ""  # value of an earlier --server
 
 
 async def read_present(options: JoinOptions, computing: Applier, worker: Applier) -> Present:
@@ -136,8 +136,10 @@ async def _neighbours(
 
 
 async def _worker_values(values: WorkerValues, worker: Applier) -> tuple[WorkerValues | None, bool]:
-    """Return the values of the mount namespace, None if no account was created in it, and whether
-    the namespace has no PodSecurity level."""
+    """Return the values of the mount namespace, and whether it has no PodSecurity level.
+
+    The values are None if the namespace has no ServiceAccount of Kubeocean.
+    """
     stored: dict[str, Json] = {}
     for body in worker_objects(with_everything(values)):
         if body["kind"] in _READ and (each := await worker.find(body)) is not None:
@@ -186,8 +188,11 @@ _READ: Final = frozenset(
 def _granted(
     values: WorkerValues, rules: list[Json], stored: Mapping[str, Json]
 ) -> tuple[AddOn, ...]:
-    """Return the add-ons whose rules a ClusterRole has; metrics if its account exists, and renewal
-    if its admission policy does."""
+    """Return the add-ons that the owner of a worker has granted.
+
+    An add-on is granted if the ClusterRole has its rules; `metrics` if its ServiceAccount exists,
+    `renewal` if its admission policy does.
+    """
     signs = {
         AddOn.METRICS: title(metrics_objects(values)[0]),
         AddOn.RENEWAL: f"ValidatingAdmissionPolicy {values.cluster_role}-tokens",
@@ -200,12 +205,12 @@ def _granted(
 
 
 def _level(label: str) -> PodSecurity:
-    """Return the level that a namespace enforces; without a known one, none."""
+    """Return the Pod Security level in a namespace's label; `privileged` if absent or unknown."""
     return PodSecurity(label) if label in tuple(PodSecurity) else PodSecurity.PRIVILEGED
 
 
 def requested(options: JoinOptions, present: Present) -> JoinRequest:
-    """Return the request of a join: the options, and the present values of all others.
+    """Return the request of a join: given options, and present values of the other options.
 
     :raises ConfigError: an option needs another one, or a value is invalid.
     """
@@ -239,10 +244,10 @@ def _node_selector(options: JoinOptions, present: Present) -> Json | None:
 def _requested_worker(
     options: JoinOptions, present: Present, selector: Json | None
 ) -> WorkerValues:
-    """Return the values of the mount namespace.
+    """Return the values of the mount namespace that a join applies.
 
-    Values that an earlier version did not know have their defaults. Nodes of neighbours stay
-    allowed, and so do their priority classes.
+    Values that an earlier version did not have get their defaults. Nodes and priority classes of
+    other bindings of the mount namespace stay allowed.
     """
     stored = present.binding.mount_namespace if present.binding is not None else ""
     new = WorkerValues(domain=options.domain, namespace=options.mount_namespace or stored)
@@ -262,7 +267,7 @@ def _requested_worker(
 
 
 def _union(selector: Json | None, others: Json | None) -> Json | None:
-    """Return a selector of the nodes that one of two selectors selects; None selects all."""
+    """Return a node selector that selects the nodes of either selector; None selects all."""
     if selector is None or others is None:
         return None
     terms = [*others["nodeSelectorTerms"]]
@@ -271,7 +276,7 @@ def _union(selector: Json | None, others: Json | None) -> Json | None:
 
 
 def _lease(options: JoinOptions, present: PolicySpec | None) -> PolicySpec | None:
-    """Return the spec of the policy; None if no option concerns it."""
+    """Return the spec of the ResourceLeasingPolicy; None if no option concerns the policy."""
     given = {
         "--lease": options.limits,
         "--between": options.windows,
@@ -284,12 +289,12 @@ def _lease(options: JoinOptions, present: PolicySpec | None) -> PolicySpec | Non
     if present is None and options.limits is None and options.windows is None:
         option, value = next((o, v) for o, v in given.items() if v is not None)
         raise ConfigError("needs --lease or --between", source=option, value=value)
-    # In a new policy a toleration keeps no pod past a window: borrowers write tolerations.
+    # In a new policy, tolerations do not let pods stay after a window: borrowers write them.
     new = PolicySpec(options.name, reclaim=ReclaimSpec(respect_tolerations=False))
     base = present if present is not None else new
     windows = options.windows if options.windows is not None else base.time_windows
     limits = options.limits if options.limits is not None else base.resource_limits
-    # An owner who names a window for the first time gets the machines back when it ends.
+    # With the first window, the owner's nodes are reclaimed by force when the window ends.
     first_window = bool(windows) and not base.time_windows
     force = first_window or base.force_reclaim
     force = options.force_reclaim if options.force_reclaim is not None else force
@@ -315,7 +320,7 @@ class _Shown(NamedTuple):
 
 
 def changes(present: Present, request: JoinRequest) -> tuple[str, ...]:
-    """Describe what a join would change of values that are present already."""
+    """Return descriptions of the present values that a join would change."""
     lines: list[str] = []
     if present.worker is not None:
         after = replace(request.worker, admission=present.worker.admission)

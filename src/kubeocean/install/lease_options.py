@@ -1,7 +1,7 @@
 """Parses the options of `kubeocean join` that describe a ResourceLeasingPolicy.
 
 `cpu=50%,memory=8Gi` are limits, `20:00-06:00` is a window, `Mon-Fri` and `Sat,Sun` are days. The
-result has passed the same validation as in a syncer.
+resulting policy has passed the same validation as in a syncer.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _day(text: str, source: str) -> int:
 
 
 def policy(binding: str, spec: PolicySpec, *, domain: Domain) -> Json:
-    """Return the policy of one binding, for its worker.
+    """Return the ResourceLeasingPolicy of one binding, for its worker cluster.
 
     :raises ConfigError: the policy is invalid.
     """

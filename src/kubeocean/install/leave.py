@@ -1,9 +1,10 @@
 """Unbinds a worker cluster.
 
-The binding is deleted first; its syncer deletes virtual nodes and pods. Then its kubeconfig is
-deleted in the computing cluster, and in the worker its policy, its credential and, with the last
-binding of a mount namespace, the accounts and their roles. CRDs, namespaces and the priority class
-stay. Pods and copies that are left after a forced deletion stay, too, and are reported.
+The ClusterBinding is deleted first; its syncer deletes virtual nodes and pods. Then the binding's
+kubeconfig is deleted in the computing cluster, and in the worker its policy, its credential and,
+with the last binding of a mount namespace, the accounts and their roles. CRDs, namespaces and the
+priority class stay. Pods and copies that are left after a forced deletion stay, too, and are
+reported.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ _COPIED: Final[tuple[Resource[Any], ...]] = (PODS, CONFIG_MAPS, SECRETS, _CLAIMS
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Progress of a deletion: whether the binding is gone, and otherwise what it waits for."""
+    """Result of deleting a binding: whether it is gone, or else what the deletion waits for."""
 
     gone: bool
     waits_for: str = ""
 
 
 def waits_for(binding: ClusterBinding) -> str:
-    """Describe what a binding that is being deleted waits for."""
+    """Return what the deletion of a binding waits for: a condition's message, or finalizers."""
     for condition in binding.status.conditions or ():
         if condition.type == DRAINED and condition.status != "True":
             return condition.message
@@ -69,7 +70,7 @@ def waits_for(binding: ClusterBinding) -> str:
 
 
 class Leave:
-    """Unbinds one worker."""
+    """Unbinds one worker cluster: deletes its ClusterBinding and the objects that belong to it."""
 
     def __init__(
         self, name: str, computing: Applier, *, domain: Domain, clock: Clock | None = None
@@ -97,7 +98,10 @@ class Leave:
             raise ConfigError(message, source="--kubeconfig", value=access.server)
 
     async def check(self, worker: Applier | None, values: WorkerValues) -> None:
-        """:raises ConfigError: neither cluster has objects of a binding of that name."""
+        """Check that there is something to delete.
+
+        :raises ConfigError: neither cluster has objects of a binding of that name.
+        """
         if await self._binding() is not None or await self._has_kubeconfig():
             return
         if worker is None or not await self._remains(worker, values):
@@ -143,8 +147,11 @@ class Leave:
     async def unbind(
         self, *, patience_s: float, force: bool, say: Callable[[str], None]
     ) -> Departure:
-        """Delete the binding and wait until it is gone; after the time-out, `force` removes its
-        nodes and Kubeocean's finalizers. Finalizers of others are not removed."""
+        """Delete the ClusterBinding and wait until it is gone, at most `patience_s`.
+
+        After that, `force` deletes its virtual nodes and removes Kubeocean's finalizers; other
+        finalizers are not removed.
+        """
         client, began = self._computing.client, self._clock.monotonic()
         while (binding := await self._binding()) is not None:
             if not binding.deleting:
@@ -170,7 +177,7 @@ class Leave:
             return None
 
     async def _delete_nodes(self, binding: ClusterBinding) -> None:
-        """Delete the virtual nodes of the binding, which has no syncer any more."""
+        """Delete the virtual nodes of a binding whose syncer does not delete them."""
         client, domain = self._computing.client, self._domain
         name, cluster_id = binding.name, binding.spec.cluster_id
         ours = f"{domain.managed_by}={domain.product}"

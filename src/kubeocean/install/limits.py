@@ -29,9 +29,9 @@ _METADATA_V6: Final = ("fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128")
 
 
 def computing_guards(values: Values) -> list[Json]:
-    """Return the manager's disruption budget, and network policies of the system namespace.
+    """Return the manager's PodDisruptionBudget, and NetworkPolicies of the system namespace.
 
-    Syncers and proxiers of each binding have a budget of their own, which the manager creates.
+    The manager creates a budget for the syncers and one for the proxiers of each binding.
     """
     manager = values.domain.manager
     budget = disruption_budget(
@@ -43,8 +43,10 @@ def computing_guards(values: Values) -> list[Json]:
 def disruption_budget(
     name: str, namespace: str, selector: dict[str, str], *, labels: dict[str, str]
 ) -> Json:
-    """Return a PodDisruptionBudget that lets a drain evict one pod at a time; a pod that is not
-    ready may always be evicted."""
+    """Return a PodDisruptionBudget that lets a drain evict one pod at a time.
+
+    A pod that is not ready may always be evicted.
+    """
     return named(
         "PodDisruptionBudget",
         "policy/v1",
@@ -60,9 +62,9 @@ def disruption_budget(
 
 
 def shared_budgets(values: Values) -> list[Json]:
-    """Return the budgets of the syncers and proxiers of all bindings, which earlier versions had.
+    """Return the PodDisruptionBudgets for all syncers and for all proxiers of earlier versions.
 
-    One pod that was not ready kept all others from being evicted.
+    They are no longer used: one pod that was not ready blocked the eviction of all others.
     """
     return [
         disruption_budget(name, values.namespace, {group.APP_NAME: name}, labels=labels(domain))
@@ -72,7 +74,7 @@ def shared_budgets(values: Values) -> list[Json]:
 
 
 def _network(values: Values) -> list[Json]:
-    """Return policies that admit connections to metrics and to the proxiers only.
+    """Return NetworkPolicies that admit connections to metrics and to the proxiers only.
 
     Egress is not restricted, because the addresses of workers are not known.
     """
@@ -116,14 +118,14 @@ def _policy(values: Values, name: str, selector: Json, ingress: list[Json]) -> J
         name,
         namespace=values.namespace,
         labels=labels(values.domain),
-        # The API server drops an empty list, which would then be applied each time.
+        # The API server drops an empty list, so that each apply would count as a change.
         spec={"podSelector": selector, "policyTypes": ["Ingress"]}
         | ({"ingress": ingress} if ingress else {}),
     )
 
 
 def worker_guards(values: WorkerValues) -> list[Json]:
-    """Return the quota and the network policies of the mount namespace."""
+    """Return the ResourceQuota and the NetworkPolicies of the mount namespace."""
     name, ours = values.account, worker_labels(values.domain)
     objects: list[Json] = []
     if values.quota:
@@ -159,10 +161,10 @@ def worker_guards(values: WorkerValues) -> list[Json]:
 
 
 def egress_policy(values: WorkerValues) -> Json:
-    """Return the policy that keeps pods from metadata addresses and the worker's API server.
+    """Return the NetworkPolicy that blocks metadata addresses and the worker's API server.
 
-    Pods of the worker and other addresses stay reachable: the computing cluster's API server and
-    DNS are among these. DNS servers may have link-local addresses.
+    Pods of the worker and other addresses stay reachable, such as the computing cluster's API
+    server and DNS. DNS servers may have link-local addresses.
     """
     blocks = [_block("0.0.0.0/0", _METADATA_V4, values), _block("::/0", _METADATA_V6, values)]
     rules: list[Json] = [
@@ -192,7 +194,10 @@ def _host(address: str) -> str:
 
 
 def _all_ports_but(address: str, port: int) -> Json:
-    """Return the rule for an address of the API server: other servers may have it, too."""
+    """Return the egress rule that allows all ports of an address but the API server's.
+
+    Other servers may have the same address.
+    """
     spans = [(1, port - 1), (port + 1, 65_535)]
     ports = [
         {"protocol": protocol, "port": first, "endPort": last}

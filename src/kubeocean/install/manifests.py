@@ -29,7 +29,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["SAMPLE_CONNECTION", "render", "write"]
 
-# Of kustomize/fleet-member; an overlay has to replace both.
+# Values in kustomize/fleet-member; an overlay has to replace both.
 SAMPLE_CONNECTION: Final = HubConnection("member", "https://hub.example:6443")
 _NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
 
@@ -69,7 +69,7 @@ def _kustomize(cluster: str, objects: list[Json]) -> dict[str, str]:
 
 
 def write(directory: Path) -> None:
-    """Write all files into `directory`."""
+    """Write all files of `render()` into `directory`."""
     for name, content in render().items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,8 @@ _SOURCE: Final[Json] = {"type": "prometheus", "uid": "${source}"}
 _SELECTOR: Final = 'clusterbinding=~"$binding"'
 _REQUESTS: Final = "rate(rest_client_requests_total[5m])"
 _WIDTH: Final = 24
-# Certificates are self-signed unless an administrator provides some; callers are authenticated by
-# the token of Prometheus, which needs the ClusterRole of `computing_objects.metrics_reader`.
+# Certificates are self-signed unless an administrator provides some; Prometheus authenticates with
+# its token, and needs the ClusterRole of `computing_objects.metrics_reader`.
 _ENDPOINT: Final[Json] = {
     "port": "metrics",
     "interval": "30s",
@@ -31,7 +31,7 @@ _ENDPOINT: Final[Json] = {
 
 
 def monitoring(values: Values) -> list[Json]:
-    """Return a Service of all metrics ports, its ServiceMonitor, the alerts and the dashboard."""
+    """Return a Service for all metrics ports, its ServiceMonitor, the alerts and the dashboard."""
     domain, namespace = values.domain, values.namespace
     ours = labels(domain)
     metrics = ours | {domain.component: "metrics"}
@@ -106,7 +106,7 @@ def _availability(domain: Domain) -> list[Json]:
         ),
         _alert(
             "KubeoceanSyncerLeaderless",
-            # Without pods a syncer has no series; the manager has one for each binding.
+            # Without pods a syncer has no series, but the manager has one for each binding.
             f'sum by (name) (leader_election_master_status{{name=~"{domain.syncer}-.+"}}) < 1'
             " or sum by (name) (label_replace("
             "group by (clusterbinding) (kubeocean_manager_sync_total)"
@@ -203,7 +203,7 @@ def _alert(
 
 
 def dashboard() -> Json:
-    """Return the Grafana dashboard."""
+    """Return the Grafana dashboard as JSON."""
     rows = (
         (
             _number("Virtual nodes", f"sum(kubeocean_syncer_vnode_total{{{_SELECTOR}}})"),

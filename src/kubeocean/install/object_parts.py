@@ -40,7 +40,7 @@ _ADMISSION: Final = "admissionregistration.k8s.io/v1"
 
 
 def labels(domain: Domain, component: str = "") -> dict[str, str]:
-    """Return the labels of all objects of an installation, or of one component."""
+    """Return the labels of an installation's objects; with `component`, of that component's."""
     result = {APP_PART_OF: domain.product}
     if component:
         result[APP_NAME] = f"{domain.product}-{component}"
@@ -49,8 +49,10 @@ def labels(domain: Domain, component: str = "") -> dict[str, str]:
 
 
 def worker_labels(domain: Domain) -> dict[str, str]:
-    """Return the labels of objects in a worker; some have the names of computing cluster
-    objects."""
+    """Return the labels of Kubeocean's objects in a worker cluster.
+
+    The labels distinguish them from objects of a computing cluster with the same names.
+    """
     return labels(domain) | {domain.component: COMPONENT_WORKER}
 
 
@@ -73,7 +75,7 @@ def named(
 
 
 def accounts(names: Iterable[str], namespace: str, *, labels: dict[str, str]) -> list[Json]:
-    """Return ServiceAccounts."""
+    """Return ServiceAccounts with these names."""
     return [
         named("ServiceAccount", "v1", name, namespace=namespace, labels=labels) for name in names
     ]
@@ -88,7 +90,7 @@ def granted(
     labels: dict[str, str],
     cluster_role: str = "",
 ) -> list[Json]:
-    """Return the roles of an account in `namespace`, and their bindings."""
+    """Return the roles that grant `rights` to an account in `namespace`, and their bindings."""
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     wide = cluster_role or name
     objects: list[Json] = []
@@ -160,7 +162,7 @@ def admission_policy(
     validations: list[Json],
     variables: list[Json] | None = None,
 ) -> list[Json]:
-    """Return a ValidatingAdmissionPolicy for requests of some service accounts, and its binding.
+    """Return a ValidatingAdmissionPolicy for requests of ServiceAccounts, and its binding.
 
     `requested_by` is a CEL expression that selects these accounts, such as `by_account` returns.
     """
@@ -199,7 +201,7 @@ def admission_rule(resource: str, *operations: str, group: str = "") -> Json:
 
 
 def validation(expression: str, message: str) -> Json:
-    """Return a CEL expression that must be true, and the message of a refusal."""
+    """Return a validation of an admission policy: a CEL expression and the refusal's message."""
     return {"expression": expression, "message": message, "reason": "Forbidden"}
 
 

@@ -1,4 +1,4 @@
-"""RBAC rules as data, and the single permissions that these grant.
+"""RBAC rules as data, and the single permissions that the rules grant.
 
 A `Rule` is one RBAC rule for one API group; `Rights` are the rules of an account for the whole
 cluster and for single namespaces. `permissions` lists single permissions, for access reviews.
@@ -46,7 +46,7 @@ class Permission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on resources of one group, or only on those with a name; or verbs on URLs."""
+    """An RBAC rule: verbs on resources of one group, or on named objects, or on URLs."""
 
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
@@ -75,13 +75,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Rules for the whole cluster, and rules for namespaces by name."""
+    """The RBAC rules of an account: for the whole cluster, and by namespace."""
 
     everywhere: tuple[Rule, ...] = ()
     within: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
 
     def permissions(self) -> Iterator[Permission]:
-        """Yield each single permission."""
+        """Yield each single permission that the rules grant."""
         for rule in self.everywhere:
             yield from rule.permissions()
         for namespace, rules in self.within.items():

@@ -1,7 +1,7 @@
 """Renders the page that lists the permissions of each account (`docs/reference/rights.md`).
 
-`scripts/manifests` writes the page. Tests compare the page with this function, and the rows of the
-page with access reviews of a real API server.
+`scripts/manifests` writes the page. Tests compare the page with `rights_page()`, and the rows of
+the page with access reviews of a real API server.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ accounts in `{DEFAULT.system_namespace}` are bound to Kubernetes' Role
 
 
 def rights_page() -> str:
-    """Return the page."""
+    """Return the page of permissions as Markdown."""
     namespace = DEFAULT.system_namespace
     own_syncer = syncer_own_rights(binding=BINDING, secret=SECRET, lease=LEASE, namespace=namespace)
     sections = (

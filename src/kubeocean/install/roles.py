@@ -2,8 +2,8 @@
 
 In a worker, syncer and proxier share the credential of one account. The account writes in the mount
 namespace only, with two exceptions: finalizers and status of policies, and events about policies.
-It reads nodes, volumes and CSI drivers; pods of all namespaces, because resources that these
-request are not lent; and one namespace, the UID of which identifies the cluster. Further
+The account reads nodes, volumes and CSI drivers; pods of all namespaces, because resources that
+these pods request are not lent; and one namespace, the UID of which identifies the cluster. Further
 permissions are add-ons that the owner of the worker may grant:
 
 - `volumes`: create PersistentVolumes, which claims of pods need;
@@ -11,14 +11,15 @@ permissions are add-ons that the owner of the worker may grant:
 - `metrics`: request tokens of another account, which may read metrics of kubelets only,
   because each kubelet sees the token that is sent to it;
 - `renewal`: request tokens of the account itself, with which the manager renews the credential;
-  an admission policy admits only tokens that end with the credential's Secret, and without it
-  the permission is not granted;
+  an admission policy admits only tokens that are bound to the credential's Secret, and without
+  admission policies the permission is not granted;
 - `priority-classes`: create the priority class of lent pods again after its deletion;
 - `log-configs`: copy LogConfigs, which are cluster-scoped.
 
 In the computing cluster the manager creates an account for the syncers and one for the proxiers of
-each binding. These have what all syncers or all proxiers need (`syncer_rights`, `proxier_rights`),
-and permissions for the objects of their own binding (`syncer_own_rights`, `proxier_own_rights`).
+each binding. They have the permissions of all syncers or proxiers (`syncer_rights`,
+`proxier_rights`), and those for objects of their own binding (`syncer_own_rights`,
+`proxier_own_rights`).
 Templates of the earlier implementation name an account that all bindings share.
 """
 
@@ -75,7 +76,7 @@ class AddOn(StrEnum):
 ALL_ADD_ONS: Final = tuple(AddOn)
 DEFAULT_ADD_ONS: Final = (AddOn.VOLUMES, AddOn.NODE_LABELS, AddOn.METRICS, AddOn.RENEWAL)
 EVENTS_NAMESPACE: Final = "default"  # events about cluster-scoped objects are stored here
-# A Role that Kubernetes has in kube-system, to read how clients are authenticated.
+# A Role that Kubernetes has in kube-system, to read the API server's client authentication.
 AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
 
 _READ: Final = ("get", "list", "watch")
@@ -144,7 +145,7 @@ def worker_rights(
 
 
 def add_on_rule(add_on: AddOn) -> Json:
-    """Return the rule of a ClusterRole that an add-on grants; {} for one that grants none there."""
+    """Return the ClusterRole's rule of an add-on; {} for an add-on without such a rule."""
     rule = _ADD_ONS.get(add_on)
     return rule.document() if rule is not None else {}
 
@@ -158,11 +159,11 @@ def metrics_rights() -> Rights:
 
 
 def syncer_rights(domain: Domain = DEFAULT) -> Rights:
-    """Return the permissions of all syncers; pods and their references may be in any namespace."""
+    """Return the permissions that all syncers have, in all namespaces."""
     return Rights(
         (
             IDENTITY,
-            # Of all bindings, because policies name bindings; a binding holds no credential.
+            # All bindings, because policies name bindings; a binding holds no credential.
             Rule(("clusterbindings",), _READ, GROUP),
             Rule(("nodes",), _READ_WRITE),
             Rule(("nodes/status",), ("patch",)),
@@ -205,7 +206,7 @@ def syncer_own_rights(*, binding: str, secret: str, lease: str, namespace: str) 
             namespace: (
                 Rule(("secrets",), _READ, names=(secret,)),
                 Rule(("leases",), ("get", "patch"), "coordination.k8s.io", (lease,)),
-                Rule(("leases",), ("create",), "coordination.k8s.io"),  # has no name to compare
+                Rule(("leases",), ("create",), "coordination.k8s.io"),  # a create has no name
             )
         },
     )
@@ -223,7 +224,7 @@ def shared_syncer_rights(domain: Domain = DEFAULT) -> Rights:
 
 
 def proxier_rights() -> Rights:
-    """Return the permissions of all proxiers, in addition to `AUTHENTICATION_READER`."""
+    """Return the permissions that all proxiers have in addition to `AUTHENTICATION_READER`."""
     certificates = "certificates.k8s.io"
     return Rights(
         (
@@ -241,8 +242,8 @@ def proxier_rights() -> Rights:
 def proxier_own_rights(secrets: Iterable[str], namespace: str) -> Rights:
     """Return the permissions that the proxier of one binding has besides `proxier_rights`.
 
-    `secrets` are the Secret with the worker's kubeconfig and, if there is one, that with the
-    proxier's certificate.
+    `secrets` are the names of the Secret with the worker's kubeconfig and, if there is one, of the
+    Secret with the proxier's certificate.
     """
     return Rights(within={namespace: (Rule(("secrets",), _READ, names=tuple(secrets)),)})
 
@@ -253,11 +254,11 @@ def shared_proxier_rights(domain: Domain = DEFAULT) -> Rights:
 
 
 def manager_rights(domain: Domain = DEFAULT) -> Rights:
-    """Return the permissions of the manager, which rolls out in its own namespace only.
+    """Return the permissions of the manager, which creates Deployments in its own namespace only.
 
-    The manager reads kubeconfigs in its own namespace only. It gives syncers and proxiers accounts
-    with permissions that it has itself, and may bind these accounts to the roles that all syncers
-    or all proxiers have. Templates with other kinds of objects need additional permissions.
+    The manager reads kubeconfigs in its own namespace only. It creates accounts for syncers and
+    proxiers with permissions that it has itself, and may bind these accounts to the roles of all
+    syncers or all proxiers. Templates with other kinds of objects need additional permissions.
     """
     certificates = "certificates.k8s.io"
     accounts = (Rule(("rolebindings",), _READ_WRITE, _RBAC),)
@@ -266,7 +267,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
         (
             Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
             Rule(("clusterbindings/status",), ("patch",), GROUP),
-            # For owner references that block the deletion of the owner.
+            # To set owner references with blockOwnerDeletion.
             Rule(("clusterbindings/finalizers",), ("update",), GROUP),
             # To delete the virtual nodes of a binding without a syncer.
             Rule(("nodes",), ("list", "patch", "delete")),
@@ -281,7 +282,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
             domain.host_port_namespace: (*accounts, may_bind),
             domain.system_namespace: (
                 _ELECTION,
-                Rule(("leases",), ("delete",), "coordination.k8s.io"),  # of deleted syncers
+                Rule(("leases",), ("delete",), "coordination.k8s.io"),  # Leases of deleted syncers
                 Rule(("deployments",), _READ_WRITE, "apps"),
                 Rule(("services", "serviceaccounts"), _READ_WRITE),
                 Rule(("roles", "rolebindings"), _READ_WRITE, _RBAC),

@@ -1,8 +1,8 @@
 """Templates of syncers and proxiers, which the manager renders for each binding.
 
 The templates are Go text templates with the variables of the earlier implementation, so that
-adapted templates stay usable with either manager. That one ignores the files of accounts, which
-have variables of their own. A conditional encloses whole list entries.
+adapted templates stay usable with either manager. The earlier manager ignores the files of
+accounts, which use further variables. A conditional encloses whole list entries.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PROXIER_GRACE_S: Final = 60  # time for exec and log sessions to end
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no aliases, and multi-line texts as blocks."""
+    """YAML dumper that writes no aliases, and multi-line texts as blocks."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -81,7 +81,7 @@ _Dumper.add_representer(
 
 
 def text(body: Json) -> str:
-    """Return readable YAML; `#if` and `#end` entries of lists become conditionals."""
+    """Return the YAML of a template; `#if` and `#end` entries of lists become conditionals."""
     document = yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=1000)
     lines = []
     for line in document.splitlines():
@@ -96,7 +96,7 @@ def text(body: Json) -> str:
 
 
 def syncer_files(values: Values) -> dict[str, str]:
-    """Return the files of the syncers' template directory."""
+    """Return the files of the syncers' template directory, by name."""
     return {
         "deployment.yaml": text(syncer_deployment(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_SYNCER)),
@@ -110,7 +110,7 @@ def syncer_files(values: Values) -> dict[str, str]:
 
 
 def proxier_files(values: Values) -> dict[str, str]:
-    """Return the files of the proxiers' template directory."""
+    """Return the files of the proxiers' template directory, by name."""
     return {
         "deployment.yaml": text(proxier_deployment(values)),
         "service.yaml": text(proxier_service(values)),
@@ -161,8 +161,8 @@ def proxier_deployment(values: Values) -> Json:
     pod = body["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
     proxier = pod["containers"][0]
-    # Virtual nodes point to a proxier while its pod is ready, so a hanging one must become unready
-    # soon.
+    # Virtual nodes point to a proxier while its pod is ready, so a proxier that hangs must become
+    # unready soon.
     proxier["readinessProbe"] = _probe("/readyz", delay_s=1, period_s=2) | {"failureThreshold": 2}
     proxier["ports"] += [
         {"name": "kubelet", "containerPort": group.KUBELET_PORT},
@@ -195,7 +195,7 @@ def proxier_service(values: Values) -> Json:
 
 
 def _syncer_account(values: Values) -> dict[str, str]:
-    """Return the files of the account that the syncers of a binding have for themselves."""
+    """Return the template files of the ServiceAccount for the syncers of one binding."""
     own = syncer_own_rights(
         binding=_BINDING, secret=_SECRET, lease=_NAME, namespace=_SYNCER_NAMESPACE
     )
@@ -230,7 +230,7 @@ def _syncer_account(values: Values) -> dict[str, str]:
 
 
 def _proxier_account() -> dict[str, str]:
-    """Return the files of the account that the proxiers of a binding have for themselves."""
+    """Return the template files of the ServiceAccount for the proxiers of one binding."""
     secrets = (_SECRET, f"{_IF}TLSEnabled", "{{.TLSSecretName}}", _END)
     own = proxier_own_rights(secrets, _PROXIER_NAMESPACE)
     subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": _PROXIER_NAMESPACE}
@@ -260,7 +260,7 @@ def _own_account(values: Values, files: dict[str, str]) -> dict[str, str]:
 
 
 def _own_account_files(objects: dict[str, list[Json]]) -> dict[str, str]:
-    """Return files that render to nothing for a binding that uses the shared account."""
+    """Return template files that render to nothing for a binding with the shared account."""
     return {
         file: "{{- if .OwnAccount }}\n" + "---\n".join(map(text, bodies)) + "{{- end }}\n"
         for file, bodies in objects.items()
@@ -268,7 +268,7 @@ def _own_account_files(objects: dict[str, list[Json]]) -> dict[str, str]:
 
 
 def _budget(values: Values, component: str) -> Json:
-    """Return the disruption budget of a binding's syncers or proxiers."""
+    """Return the PodDisruptionBudget of a binding's syncers or proxiers."""
     selector = _selector(values, component)
     return disruption_budget(
         _NAME, _NAMESPACES[component], selector, labels=_labels(values, component)
@@ -409,14 +409,14 @@ def computing_secret(values: Values, component: str) -> str:
 
 
 def metrics_flags() -> list[str]:
-    """Return the flags by which programs serve metrics, to authorized callers."""
+    """Return the flags with which programs serve metrics to authorized callers."""
     return [f"--metrics-bind-address=:{group.METRICS_PORT}", "--metrics-secure=true"]
 
 
 def container(
     values: Values, component: str, arguments: list[str], *, env: list[Json] | None = None
 ) -> Json:
-    """Return the container of one program."""
+    """Return the container that runs one of Kubeocean's programs."""
     return {
         "name": component,
         "image": values.image,

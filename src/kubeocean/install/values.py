@@ -1,7 +1,7 @@
 """Values of an installation: the options of the commands and the values of the charts.
 
-All objects are functions of these values, so that commands, charts and manifests give the same
-objects for the same values.
+All objects are functions of these values, so that commands, charts and manifests create equal
+objects from equal values.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PodSecurity(StrEnum):
 
 
 class Size(StrEnum):
-    """Size of the largest worker: up to 100 nodes, up to 1000, or more."""
+    """Size of the largest worker cluster: up to 100 nodes, up to 1000, or more."""
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -76,7 +76,7 @@ class Size(StrEnum):
 
     @property
     def resources(self) -> Json:
-        """Requests and limits of a container."""
+        """Requests and limits of a container for workers of this size."""
         return {
             Size.SMALL: _resources("100m", "128Mi", "500m", "512Mi"),
             Size.MEDIUM: _resources("200m", "256Mi", "1", "1Gi"),
@@ -101,7 +101,7 @@ class Values:
     pull_secrets: tuple[str, ...] = ()
     tolerations: tuple[str, ...] = ()  # taints in the syntax of `kubectl taint`
     replicas: int = 2  # of the manager, and of each syncer and proxier
-    component_replicas: Mapping[str, int] = field(default_factory=dict)  # where another number
+    component_replicas: Mapping[str, int] = field(default_factory=dict)  # of single components
     near_control_plane: bool = False  # the manager prefers nodes of the control plane
     management: str = ""  # UID of the cluster in which the programs run; empty: the computing one
     shard_syncers: bool = False  # all replicas of a syncer work, each on its shards
@@ -110,7 +110,7 @@ class Values:
     size: Size = Size.SMALL
     log_level: str = "info"
     kubeconfig_namespaces: tuple[str, ...] = ()  # besides the system namespace; `*`: all
-    time_zone: str = ""  # of policies that name none; empty means UTC
+    time_zone: str = ""  # of policies without a time zone; empty means UTC
     network_policies: bool = True
     monitoring: bool = False  # objects of the Prometheus operator, and a dashboard
     admission: bool = True  # whether the API server has ValidatingAdmissionPolicies
@@ -180,10 +180,10 @@ class WorkerValues:
     isolated: bool = False  # admit no traffic from other namespaces
     pod_security: PodSecurity = PodSecurity.BASELINE  # of all pods of the mount namespace
     egress: bool = True  # keep pods from metadata addresses and the worker's API server
-    api_servers: tuple[tuple[str, int], ...] = ()  # addresses and ports of the worker's
+    api_servers: tuple[tuple[str, int], ...] = ()  # addresses and ports of the worker's API servers
     admission: bool = True  # whether the API server has ValidatingAdmissionPolicies
     nodes: Json | None = field(default_factory=lambda: LENDABLE)  # a NodeSelector; None: all
-    priority_classes: tuple[str, ...] = ()  # that pods may have besides the domain's own
+    priority_classes: tuple[str, ...] = ()  # which pods may have besides the domain's own
     max_grace_s: int = _MAX_GRACE_S  # longest grace period of a pod
 
     def __post_init__(self) -> None:
@@ -201,17 +201,17 @@ class WorkerValues:
 
     @property
     def account(self) -> str:
-        """Name of the ServiceAccount and of its Role."""
+        """Name of the ServiceAccount in the mount namespace, and of its Role."""
         return self.domain.syncer
 
     @property
     def cluster_role(self) -> str:
-        """Name of the ClusterRole; mount namespaces of one worker may have different add-ons."""
+        """Name of the mount namespace's ClusterRole; add-ons differ between mount namespaces."""
         return f"{self.account}{self._suffix}"
 
     @property
     def fleet_role(self) -> str:
-        """Name of the ClusterRole that makes the worker a member of a fleet without an agent."""
+        """Name of the ClusterRole with which the worker can be a fleet member without an agent."""
         return f"{self.account}-fleet{self._suffix}"
 
     @property

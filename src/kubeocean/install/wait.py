@@ -39,7 +39,7 @@ _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A description of the present state, and whether waiting is over."""
+    """A description of a Deployment's or binding's state, and whether the wait is over."""
 
     message: str
     done: bool = False
@@ -52,7 +52,7 @@ async def settle(
     clock: Clock,
     say: Callable[[str], None],
 ) -> State:
-    """Poll `look` until it is done or `patience_s` have passed; return the last state."""
+    """Poll `look` until its state is done or `patience_s` have passed; return the last state."""
     began = clock.monotonic()
     while True:
         state = await look()
@@ -74,7 +74,7 @@ async def manager_state(applier: Applier, deployment: Json) -> State:
 def rollout(deployment: Json) -> State:
     """Return how many replicas of a Deployment are updated and available.
 
-    While old pods run, the available ones may be among these: the rollout is not done then.
+    The rollout is not done while old pods run, because the available pods may be the old ones.
     """
     desired = deployment["spec"].get("replicas", 1)
     status = deployment.get("status") or {}
@@ -147,8 +147,10 @@ def bound(
     *,
     lends: bool,
 ) -> State:
-    """Return the state of a binding, its nodes and its policies; with `lends`, the policy of the
-    binding's name has to lend nodes."""
+    """Return the state of a binding, its virtual nodes and its policies.
+
+    With `lends`, the wait is over only when the policy of the binding's name lends nodes.
+    """
     if binding.status.phase != BindingPhase.READY:
         condition = find_condition(binding.status.conditions, READY)
         why = f": {condition.message}" if condition is not None else ""

@@ -1,17 +1,18 @@
 """Admission policies of a worker, by which its API server limits Kubeocean's account there.
 
-RBAC grants verbs on kinds of objects. It cannot tell a pod with the priority of lent pods from one
-with another, nor the label of a node from its taints. ValidatingAdmissionPolicies can:
+RBAC grants verbs on kinds of objects. It cannot distinguish pods by their priority class, nor a
+node's labels from its taints. ValidatingAdmissionPolicies can:
 
 - a pod is created only in the mount namespace, on nodes that the owner lends, with a priority class
   that the owner allows, with a bounded grace period, and as no service account with permissions;
 - of a Node only the label changes that names its policy;
 - the spec of a ResourceLeasingPolicy does not change;
-- a PersistentVolume is no directory of a node, and one of others is neither changed nor deleted;
-- a Secret is no token of a service account, which would outlive the binding's credential, and has
-  no name of a Secret to which credentials are bound;
+- a PersistentVolume is no directory of a node, and volumes that Kubeocean did not create are
+  neither changed nor deleted;
+- a Secret is no token of a service account, which would stay valid after the binding's credential
+  is revoked, and has no name of a Secret to which credentials are bound;
 - a token of the account itself is bound to a Secret with such a name, which the owner deletes to
-  revoke it, and is valid for a year at most (only with the add-on `renewal`);
+  revoke the token, and is valid for a year at most (only with the add-on `renewal`);
 - a Service is reached within the worker only.
 
 An admission policy cannot read Nodes. A pod must therefore carry the owner's node selector as its
@@ -76,7 +77,7 @@ _OFFERED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PodLimits:
-    """Limits on pods that an admission policy of a worker has."""
+    """Limits that a worker's admission policy sets for pods."""
 
     nodes: tuple[tuple[str, ...], ...]
     priority_classes: tuple[str, ...]
@@ -98,7 +99,7 @@ def terms_of(selector: Json | None) -> list[list[str]]:
 
 
 def selector_of(terms: Iterable[Iterable[str]]) -> Json | None:
-    """Return the NodeSelector of terms as `terms_of` returns them; None without any."""
+    """Return the NodeSelector of terms as `terms_of` returns them; None without terms."""
     documents = []
     for term in terms:
         document: Json = {}
@@ -159,7 +160,7 @@ def admission_objects(values: WorkerValues) -> list[Json]:
 
 
 def read_limits(policy: Json) -> PodLimits | None:
-    """Return the limits in the policy for pods; None if the policy has no such variables."""
+    """Return the limits in the admission policy for pods; None if it has no such variables."""
     expressions = {
         each.get("name"): each.get("expression", "")
         for each in (policy.get("spec") or {}).get("variables") or ()

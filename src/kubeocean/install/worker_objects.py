@@ -1,4 +1,4 @@
-"""Objects of a worker cluster: CRD, namespace, accounts, roles, limits; no programs."""
+"""Objects of an installation in a worker cluster: CRD, namespace, accounts, roles, limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def worker_objects(values: WorkerValues) -> list[Json]:
-    """Return all objects of a worker except those of a single binding."""
+    """Return all objects of an installation in a worker, except those of a single binding."""
     namespace, ours = values.mount_namespace, worker_labels(values.domain)
     # Without the admission policy, tokens could outlive the Secret that revokes the credential.
     unlimited = () if values.admission else (AddOn.RENEWAL,)
@@ -51,14 +51,17 @@ def worker_objects(values: WorkerValues) -> list[Json]:
 
 
 def mount_namespace(values: WorkerValues) -> Json:
-    """Return the mount namespace, which is kept: it may contain pods of other owners."""
+    """Return the mount namespace; Helm keeps it, as it may contain pods of other owners."""
     level = {group.LABEL_POD_SECURITY: str(values.pod_security)}
     ours = worker_labels(values.domain) | level
     return kept(named("Namespace", "v1", values.mount_namespace, labels=ours))
 
 
 def metrics_objects(values: WorkerValues) -> list[Json]:
-    """Return the account that reads metrics of kubelets, which see its token."""
+    """Return the ServiceAccount that reads metrics of kubelets, and its roles.
+
+    The account has no other permission, because kubelets see its token.
+    """
     name, namespace = values.metrics_account, values.mount_namespace
     ours = worker_labels(values.domain)
     return [
@@ -75,13 +78,13 @@ def metrics_objects(values: WorkerValues) -> list[Json]:
 
 
 def withdrawn_objects(values: WorkerValues) -> list[Json]:
-    """Return the objects that other values of the same mount namespace have, and these do not."""
+    """Return objects of other values of the mount namespace that these values do not have."""
     titles = {title(each) for each in worker_objects(values)}
     return [each for each in worker_objects(with_everything(values)) if title(each) not in titles]
 
 
 def with_everything(values: WorkerValues) -> WorkerValues:
-    """Return values that give all objects that any values of this mount namespace can give."""
+    """Return values with which `worker_objects` returns every object that is possible."""
     quota = values.quota or WorkerValues().quota
     return replace(
         values, add_ons=ALL_ADD_ONS, quota=quota, isolated=True, egress=True, admission=True
@@ -89,7 +92,7 @@ def with_everything(values: WorkerValues) -> WorkerValues:
 
 
 def _priority_class(values: WorkerValues) -> Json:
-    """Return the priority class, which is kept: pods of other mount namespaces may have it."""
+    """Return the PriorityClass; Helm keeps it, as pods of other mount namespaces may use it."""
     domain = values.domain
     return kept(
         named(

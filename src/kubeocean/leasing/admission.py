@@ -1,8 +1,9 @@
 """Admission of pods to a node by its resources, with the rules of a kubelet.
 
 The rules are those of `GeneralPredicates` in kubernetes/pkg/kubelet/lifecycle/predicate.go, read at
-v1.34: a resource that the pod does not request is not checked, nor one that the node does not have
-at all; the first one that is short is the reason. The caller orders the pods, the oldest first.
+v1.34: a resource that the pod does not request is not checked, nor a resource that the node does
+not have at all; the first resource that is short is the reason. The caller orders the pods, the
+oldest first.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from kubeocean.runtime.quantity import ZERO, Quantity
 __all__ = ["Shortage", "admit", "shortage"]
 
 _CPU: Final = "cpu"
-_ORDER: Final = (PODS, _CPU, "memory", "ephemeral-storage")  # then the others, by name
+_ORDER: Final = (PODS, _CPU, "memory", "ephemeral-storage")  # before all others, by name
 
 KeyT = TypeVar("KeyT")
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A resource of which a node has too little for a pod."""
+    """Resource of which a node has too little for a pod."""
 
     resource: str
     requested: Quantity
@@ -33,12 +34,13 @@ class Shortage:
 
     @property
     def reason(self) -> str:
-        """The reason of the pod's status, and of the event."""
+        """Reason for the status of the refused pod, and for its event."""
         return f"OutOf{self.resource}"
 
     @property
     def message(self) -> str:
-        """The kubelet's message: in thousandths of CPUs, and in whole units of everything else."""
+        """The kubelet's message for the refused pod: CPU in thousandths, other resources in whole
+        units."""
         requested, used, capacity = (
             amount.milli_value() if self.resource == _CPU else amount.value()
             for amount in (self.requested, self.used, self.capacity)
@@ -50,7 +52,8 @@ class Shortage:
 
 
 def shortage(requests: Amounts, *, used: Amounts, capacity: Amounts) -> Shortage | None:
-    """Return the first resource that is short for a pod with these requests; None if it fits."""
+    """Return the first resource that is short for a pod with these requests; None if the pod
+    fits."""
     for resource in (*_ORDER, *sorted(requests.keys() - set(_ORDER))):
         amount, total = requests.get(resource, ZERO), capacity.get(resource)
         if total is None or not amount:
@@ -64,7 +67,8 @@ def shortage(requests: Amounts, *, used: Amounts, capacity: Amounts) -> Shortage
 def admit(
     waiting: Iterable[tuple[KeyT, Amounts]], *, used: Amounts, capacity: Amounts
 ) -> dict[KeyT, Shortage]:
-    """Admit pods in this order, each beside those before it; return the shortages of the rest."""
+    """Admit the waiting pods to a node in this order; return the shortage of each pod that does not
+    fit."""
     taken = dict(used)
     short: dict[KeyT, Shortage] = {}
     for key, requests in waiting:

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Amounts: TypeAlias = Mapping[str, Quantity]
-Written: TypeAlias = Mapping[str, str | int | float]  # as a document has them
+Written: TypeAlias = Mapping[str, str | int | float]  # as an object's JSON has them
 
 PODS: Final = "pods"
 
@@ -49,7 +49,7 @@ _INTEGER: Final = frozenset(
 
 
 def read_amounts(written: Written | None, *, field: str = "") -> dict[str, Quantity]:
-    """Read the amounts of a stored object, each rounded up as an API server does, and capped."""
+    """Return the amounts of a stored object, each rounded up as an API server does, and capped."""
     return {
         name: round_up(name, Quantity.stored(value, field=f"{field}.{name}"))
         for name, value in (written or {}).items()
@@ -57,26 +57,26 @@ def read_amounts(written: Written | None, *, field: str = "") -> dict[str, Quant
 
 
 def round_down(resource: str, amount: Quantity) -> Quantity:
-    """Return the largest amount up to this one that a node may have."""
+    """Return the largest amount, at most this one, that a Node may state of the resource."""
     step = _step(resource)
     return amount if amount.nano % step == 0 else _of(amount, amount.nano // step * step)
 
 
 def round_up(resource: str, amount: Quantity) -> Quantity:
-    """Return the smallest amount from this one on that a node may have."""
+    """Return the smallest amount, at least this one, that a Node may state of the resource."""
     step = _step(resource)
     return amount if amount.nano % step == 0 else _of(amount, -(-amount.nano // step) * step)
 
 
 def add(total: dict[str, Quantity], more: Amounts) -> None:
-    """Add `more` to `total`; an amount of zero adds no entry."""
+    """Add the amounts `more` to `total`, in place; an amount of zero adds no entry."""
     for name, amount in more.items():
         if amount:
             total[name] = total.get(name, ZERO) + amount
 
 
 def subtract(total: dict[str, Quantity], less: Amounts) -> None:
-    """Undo `add`."""
+    """Subtract the amounts `less` from `total`, in place; reverses `add`."""
     for name, amount in less.items():
         rest = total.get(name, ZERO) - amount
         if rest:
@@ -86,7 +86,7 @@ def subtract(total: dict[str, Quantity], less: Amounts) -> None:
 
 
 def larger(one: Amounts, other: Amounts) -> dict[str, Quantity]:
-    """Return for each resource of either the larger amount."""
+    """Return the larger amount of each resource that `one` or `other` has."""
     return {name: max(one.get(name, ZERO), other.get(name, ZERO)) for name in {**one, **other}}
 
 

@@ -1,7 +1,7 @@
-"""Parsed policies as a syncer knows them: present and last valid form, and since when they force.
+"""Parsed policies as a syncer knows them: present and last valid spec, and since when they force.
 
-The last valid form of a policy is known for as long as the syncer runs. Since when a policy
-reclaims by force survives a restart: its status has the time.
+The last valid spec of a policy is known for as long as the syncer runs. The time since which a
+policy reclaims by force survives a restart, because the policy's status has it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ __all__ = ["CachedPolicy", "forced_since", "read_policy"]
 
 @dataclass(frozen=True, slots=True)
 class CachedPolicy:
-    """A policy that lends to this binding, parsed once for each generation."""
+    """A ResourceLeasingPolicy that lends to this binding, parsed once for each change of its
+    spec."""
 
     policy: ResourceLeasingPolicy
     parsed: ParsedPolicy | None
@@ -30,7 +31,8 @@ class CachedPolicy:
 
     @property
     def effective(self) -> ParsedPolicy | None:
-        """The form that counts; None if the policy was never valid."""
+        """The present spec if it is valid, else the last valid one; None if the policy was never
+        valid."""
         return self.parsed or self.last_valid
 
     def lends(self, now: datetime) -> bool:
@@ -38,7 +40,8 @@ class CachedPolicy:
         return self.parsed is not None and within(self.parsed.calendar, now)
 
     def candidate(self, *, withdrawn: bool = False) -> Candidate:
-        """Return the policy as one that may decide about a node, or that lent it before."""
+        """Return the policy as a `Candidate` for the choice of the policy that decides about a
+        node. `withdrawn`: the policy names another binding now."""
         return Candidate(
             name=self.policy.name,
             created=self.policy.metadata.creation_timestamp or "",
@@ -59,7 +62,8 @@ class CachedPolicy:
 def read_policy(
     policy: ResourceLeasingPolicy, before: CachedPolicy | None, *, zone: tzinfo, now: datetime
 ) -> CachedPolicy:
-    """Parse a policy; `before` is its last form, `zone` the zone of a policy that names none."""
+    """Parse a policy. `before` is the policy as it was last parsed; `zone` is the time zone of a
+    policy that names none."""
     if before is not None and before.policy.spec == policy.spec:
         return replace(before, policy=policy)
     try:
@@ -74,10 +78,11 @@ def read_policy(
 def forced_since(
     policy: ResourceLeasingPolicy, before: CachedPolicy | None, *, now: datetime
 ) -> datetime | None:
-    """Return since when a valid policy reclaims by force; None if it does not.
+    """Return since when a valid policy has `forceReclaim`; None if it has not.
 
-    `before` is the last known form of the policy. Without one, its status shows whether the policy
-    forced when the status was written: if not, the policy counts as forcing from now on.
+    `before` is the policy as it was last parsed. Without `before`, the policy's status shows
+    whether the policy forced when the status was written: if not, the policy counts as forcing from
+    now on.
     """
     if not policy.spec.force_reclaim:
         return None

@@ -1,12 +1,13 @@
 """The capacity that a virtual node offers of its worker node.
 
-    left over = allocatable - requests of pods of others         never below zero
+    left over = allocatable - requests of other pods                    never below zero
     lent      = left over, within the policy's limits
-    offered   = lent, but not below the requests of our pods     never above allocatable
+    offered   = lent, but not below the requests of the binding's pods   never above allocatable
 
-So the offer never exceeds the free amount, and never falls below the requests of running pods: a
-policy that shrinks, or a pod of others that grows, keeps new pods away, and makes no running pod
-exceed its node.
+The binding's pods are those on the node that run for the computing cluster; all pods that the
+binding did not create are other pods. So the offer never exceeds the free amount, and never falls
+below the requests of running pods: a policy that shrinks, or another pod that grows, keeps new pods
+away, and makes no running pod exceed its node.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ __all__ = ["Capacity", "LimitedBy", "base_of", "offer", "shown_offer"]
 
 
 class LimitedBy(StrEnum):
-    """The reason why not more of a resource is offered."""
+    """Reason why a virtual node does not offer more of a resource."""
 
-    NODE = "Node"  # the node has no more, and pods of others use none of it
-    OTHERS = "Others"  # pods of others take the rest
+    NODE = "Node"  # the whole node is offered
+    OTHERS = "Others"  # other pods than the binding's request the rest
     LIMIT = "Limit"  # the policy lends no more
-    USE = "Use"  # our pods request this much, which is more than would be lent now
+    USE = "Use"  # the binding's pods request this much, which is more than would be lent now
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The steps from a node's allocatable to its virtual node's offer, of the same resources."""
+    """Steps from a worker node's allocatable to the offer of its virtual node, for each
+    resource."""
 
     base: Amounts
     leftover: Amounts
@@ -48,7 +50,7 @@ class Capacity:
     offered: Amounts
 
     def limited_by(self, resource: str) -> LimitedBy:
-        """Return why not more of the resource is offered."""
+        """Return why the virtual node does not offer more of this resource."""
         if self.offered[resource] > self.lent[resource]:
             return LimitedBy.USE
         if self.lent[resource] < self.leftover[resource]:
@@ -57,13 +59,15 @@ class Capacity:
 
 
 def base_of(allocatable: Written | None, capacity: Written | None) -> dict[str, Quantity]:
-    """Return the amounts that a node has for pods: its allocatable, or else its capacity."""
+    """Return the amounts that a node has for pods: its allocatable, or its capacity if it states no
+    allocatable."""
     field = "status.allocatable" if allocatable else "status.capacity"
     return read_amounts(allocatable or capacity, field=field)
 
 
 def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Limit]) -> Capacity:
-    """Compute the offer of a node, given the requests of others' pods and of ours."""
+    """Compute the offer of a virtual node: `ours` are the requests of the binding's pods on the
+    worker node, `others` those of all other pods."""
     whole = {name: max(round_down(name, amount), _zero(amount)) for name, amount in base.items()}
     leftover = {
         name: max(round_down(name, amount - others.get(name, ZERO)), _zero(amount))
@@ -74,7 +78,8 @@ def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Lim
 
 
 def _floor(lent: Amounts, ours: Amounts, base: Amounts) -> Mapping[str, Quantity]:
-    """Raise each amount to our requests, as far as the node has it, in the node's notation."""
+    """Raise each lent amount to the requests `ours` of the binding's pods, at most to the node's
+    amount, in the node's notation."""
     offered = {}
     for name, amount in lent.items():
         used = min(round_up(name, ours.get(name, ZERO)), base[name])
@@ -89,7 +94,7 @@ def _zero(like: Quantity) -> Quantity:
 def shown_offer(
     allocatable: Written | None, capacity: Written | None
 ) -> dict[str, str | int | float]:
-    """Return what a virtual node offers, by its status.
+    """Return the amounts that a virtual node offers, read from its status.
 
     A node that takes no new pods has no allocatable `pods`; its capacity has the number.
     """

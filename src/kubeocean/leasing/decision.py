@@ -5,17 +5,16 @@
 - `Lend`: the policy lends the node, and a time window is open;
 - `WindowClosed`: the policy lends the node, but not now. The virtual node stays, and its pods are
   reclaimed;
-- `Reclaim`: the virtual node has to go, for this cause, by these rules;
+- `Reclaim`: the pods of the virtual node are reclaimed, then the virtual node is deleted;
 - `Hold`: leave everything as it is, because the binding or the policy cannot be read;
 - `Ignore`: the node is not lent and has no virtual node.
 
 The cause of a reclaim decides which rules apply. A closed window, a deleted policy and a policy
 that no longer selects the node are the owner's choice: the rules of the policy apply. A node that
 is being deleted waits for a finalizer (of Karpenter, of Cluster API): its pods are evicted by the
-policy's grace period, budgets and deadline, also if the policy does not force; so are those of a
-node that was registered anew, because they may still run there. A binding that is deleted has to
-end, so pods that do not leave are deleted. For a node that is gone there is no pod
-left to wait for.
+policy's grace period, budgets and deadline, also if the policy does not force; so are the pods of a
+node that was registered anew, because they may still run there. The deletion of a binding must end,
+so pods that do not leave are deleted. A node that was deleted has no pod left to wait for.
 
 A binding with an invalid nodeSelector must not keep an owner's nodes: `BindingSelector` keeps the
 last valid one. Without any, no further node is lent; for nodes that are lent, time windows, reclaim
@@ -68,18 +67,18 @@ __all__ = [
 ]
 
 DEADLINE_S: Final = 300  # how long disruption budgets can delay evictions by default
-ABANDON_S: Final = 120  # how long a forced deletion may take where a node has to go
+ABANDON_S: Final = 120  # how long a forced deletion may take before a virtual node is deleted
 
 
 class ReclaimCause(StrEnum):
-    """Why a node is reclaimed."""
+    """Cause of the reclaim of a node."""
 
     WINDOW_CLOSED = "WindowClosed"
     POLICY_REMOVED = "PolicyRemoved"
     POLICY_NARROWED = "PolicyNarrowed"  # the policy no longer selects this node
     BINDING_DELETED = "BindingDeleted"
-    NODE_DELETING = "NodeDeleting"  # in the worker, where a finalizer still holds the node
-    NODE_REPLACED = "NodeReplaced"  # a node of that name was registered anew
+    NODE_DELETING = "NodeDeleting"  # the worker's Node waits for a finalizer
+    NODE_REPLACED = "NodeReplaced"  # the worker has another Node of this name
     NODE_GONE = "NodeGone"  # deleted in the worker, as the worker's API server confirms
 
     @property
@@ -90,12 +89,12 @@ class ReclaimCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReclaimRules:
-    """How a node is reclaimed.
+    """Rules by which a node is reclaimed.
 
-    Pods have `grace_s` to leave by themselves. Only with `force` are they then evicted, within the
-    pace and as far as disruption budgets allow, and after another `deadline_s` deleted regardless
-    of budgets. Where `abandon_s` is set, a pod that is still there so long after that is deleted
-    without a grace period. A node from which pods were evicted takes no new ones for `cool_down_s`.
+    Pods have `grace_s` to end by themselves. With `force`, pods that still run are then evicted,
+    within the pace and as far as disruption budgets allow, and after another `deadline_s` deleted
+    regardless of budgets. With `abandon_s`, a pod that still exists so long after that is deleted
+    without a grace period. A node from which pods were evicted takes no new pods for `cool_down_s`.
     Without `respect_tolerations`, a toleration of a closed window's taint keeps no pod.
     """
 
@@ -109,7 +108,8 @@ class ReclaimRules:
 
 
 def reclaim_rules_of(spec: PolicySpec | None, cause: ReclaimCause | None) -> ReclaimRules:
-    """Return the rules for this cause; for an unknown policy, those that never force.
+    """Return the rules of a policy for a reclaim with this cause; for an unknown policy, rules that
+    never force.
 
     Without a cause, return the rules of a node that is lent.
     """
@@ -137,9 +137,9 @@ def _policy_rules(spec: PolicySpec) -> ReclaimRules:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """The policy lends the node now.
+    """Decision: the policy lends the node now.
 
-    `since` is when the rules began to hold, where that can be later than the cause of a reclaim;
+    `since` is when the policy's reclaim rules began to hold, if later than the cause of a reclaim;
     `others` are younger policies that select the node, too, and have no effect.
     """
 
@@ -150,18 +150,18 @@ class Lend:
 
     @property
     def cause(self) -> ReclaimCause | None:
-        """The cause of the reclaim of the node's pods; None while a window is open."""
+        """Cause of the reclaim of the node's pods; None while a window is open."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class WindowClosed(Lend):
-    """The policy lends the node, but none of its time windows is open.
+    """Decision: the policy lends the node, but none of its time windows is open.
 
     At the end of a window the virtual node stays, with its capacity, and gets the taint
     `out-of-time-windows` (NoSchedule) with the time. If the policy has `forceReclaim`, the pods on
     the node are evicted once `gracefulReclaimPeriodSeconds` have passed since then, and deleted
-    after the deadline; otherwise they may stay until they end. The taint is removed when the next
+    after the deadline; otherwise pods may stay until they end. The taint is removed when the next
     window opens. `leasing.reclaim` has the steps in detail.
     """
 
@@ -172,9 +172,9 @@ class WindowClosed(Lend):
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """The virtual node has to go: its pods are reclaimed, then it is deleted.
+    """Decision: the pods of the virtual node are reclaimed, then the virtual node is deleted.
 
-    `since` is when the rules began to hold, where that is known.
+    `since` is when the reclaim rules began to hold, if known.
     """
 
     cause: ReclaimCause
@@ -185,29 +185,31 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing changes until a person corrects the policy or the binding that `why` names."""
+    """Decision: leave the node as it is until a person corrects the policy or the binding that
+    `why` names."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """The node is not lent and has no virtual node."""
+    """Decision: the node is not lent and has no virtual node."""
 
 
 Decision: TypeAlias = Lend | WindowClosed | Reclaim | Hold | Ignore
 
 
 class BindingSelector:
-    """The last valid nodeSelector of a binding."""
+    """Keeps the last valid nodeSelector of a binding."""
 
     def __init__(self) -> None:
         self._uid = ""
-        self._document: Json | None = None  # as it was last parsed
+        self._document: Json | None = None  # the nodeSelector that was last parsed
         self._selector: NodeSelector | None = None
 
     def of(self, binding: ClusterBinding | None) -> NodeSelector | None:
-        """Return the binding's selector, else its last valid one; None if it never had one."""
+        """Return the binding's nodeSelector, or its last valid one; None if the binding never had a
+        valid one."""
         if binding is None:
             return None
         document = binding.spec.node_selector or {}
@@ -221,7 +223,7 @@ class BindingSelector:
 
 
 def is_lendable(labels: Mapping[str, str]) -> bool:
-    """Whether a node is a machine: a virtual node is never lent again to another cluster."""
+    """Whether a worker's node may be lent: not if it is a virtual node itself."""
     types = (labels.get(group.LABEL_INSTANCE_TYPE), labels.get(group.LABEL_INSTANCE_TYPE_BETA))
     if any(each in group.EXCLUDED_INSTANCE_TYPES for each in types):
         return False
@@ -240,9 +242,9 @@ def decide(
 ) -> Decision:
     """Return the decision about a worker's node.
 
-    `applied` is the policy that its virtual node names, None without a virtual node; `selector` is
-    the binding's, None if it never had a valid one. `replaced` says that the virtual node stands
-    for an earlier node of that name.
+    `applied` is the policy that the node's virtual node names, None without a virtual node;
+    `selector` is the binding's, None if the binding never had a valid one. `replaced` means that
+    the virtual node was created for an earlier node of this name.
     """
     policies = {each.name: each for each in candidates}
     current = policies.get(applied) if applied is not None else None
@@ -282,7 +284,8 @@ def _reclaim(
     cause: ReclaimCause,
     since: datetime | None = None,
 ) -> Decision:
-    """Return a reclaim for a cause that is not the policy's; without a virtual node, nothing."""
+    """Return a reclaim whose cause is the binding or the node, by the rules of the policy
+    `current`; `Ignore` without a virtual node."""
     if applied is None:
         return Ignore()
     parsed = current.effective if current is not None else None
@@ -291,7 +294,8 @@ def _reclaim(
 
 
 def _withdraw(applied: str, current: Candidate | None, choice: PolicyChoice) -> Decision:
-    """Return the reclaim of a node that no policy lends any more, by the rules of the last one."""
+    """Return the reclaim of a node that no policy lends any more, by the rules of the policy that
+    lent it."""
     parsed = current.effective if current is not None else None
     removed = current is None or choice.reason_of(applied) in (Reason.DELETING, Reason.WITHDRAWN)
     cause = ReclaimCause.POLICY_REMOVED if removed else ReclaimCause.POLICY_NARROWED
@@ -306,9 +310,9 @@ def _withdraw(applied: str, current: Candidate | None, choice: PolicyChoice) -> 
 def applies(
     parsed: ParsedPolicy, pnode: Node, selector: NodeSelector | None, *, lent: bool
 ) -> bool:
-    """Whether a policy applies to this node: both the policy and the binding have to select it.
+    """Whether a policy applies to this node: the policy and the binding must both select the node.
 
-    Without a valid selector of the binding, the nodes that are lent stay selected.
+    Without a valid nodeSelector of the binding, nodes that are lent stay selected.
     """
     if not is_lendable(pnode.labels):
         return False

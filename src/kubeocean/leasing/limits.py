@@ -1,14 +1,14 @@
-"""Limits of a policy: how much is lent of the amounts that pods of others leave over.
+"""Limits of a policy: how much is lent of the amounts that other pods leave over.
 
-A limit is an amount, a share in percent of the rest that others leave, or the smaller of both.
-Limits apply in the order of their list, each to the result of the one before: twice 50 % is 25 %. A
+A limit is an amount, a share in percent of the left-over amount, or the smaller of both. Limits
+apply in the order of their list, each to the result of the one before: twice 50 % is 25 %. A
 resource without a limit is lent whole.
 
 Mistakes are read in the owner's favour. An amount of zero, a share of zero or less, and a limit
 with neither lend none of the resource. A limit of a resource that no selected node has is probably
-misspelled: nothing is lent of the resources whose names resemble the written one, and of CPU and
-memory if none does or if the policy has no other limit. On a node that lacks a resource which
-another selected node has, its limit has no effect.
+misspelled: nothing is lent of the resources whose names resemble the written name, and of CPU and
+memory if no name does or if the policy has no other limit. On a node that lacks a resource which
+another selected node has, the limit of that resource has no effect.
 
 Shares are exact: thousandths, or whole units of amounts written in powers of two, rounded down.
 """
@@ -28,13 +28,14 @@ from kubeocean.runtime.quantity import ZERO, Quantity
 __all__ = ["Limit", "apply_limits", "cautious_limits", "parse_limits", "withheld_resources"]
 
 _ALL: Final = 100
-_ESSENTIAL: Final = ("cpu", "memory")  # no pod runs without them
-_ALIKE: Final = 0.6  # of 1.0, the likeness of equal names
+_ESSENTIAL: Final = ("cpu", "memory")  # every pod needs them
+_ALIKE: Final = 0.6  # similarity of names; 1.0 means equal
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a policy lends of a resource; None is no limit."""
+    """Limit of a policy: the largest amount or share of a resource that is lent; None means
+    unlimited."""
 
     resource: str
     quantity: Quantity | None = None
@@ -42,7 +43,8 @@ class Limit:
 
     @classmethod
     def parse(cls, written: ResourceLimit, *, field: str = "") -> Limit:
-        """Parse a policy's limit; a `ConfigError` names the field within `field`, and its value."""
+        """Parse a limit of a policy; a `ConfigError` names the field within `field`, and its
+        value."""
         quantity = _parse_quantity(written.quantity, field=f"{field}.quantity")
         percent = _parse_percent(written.percent, field=f"{field}.percent")
         if quantity is None and percent is None:
@@ -50,7 +52,7 @@ class Limit:
         return cls(written.resource, quantity, percent)
 
     def of(self, amount: Quantity) -> Quantity:
-        """Return the part of this amount that is lent."""
+        """Return the part of a left-over amount that is lent."""
         lent = amount
         if self.percent is not None:
             lent = amount.percent(self.percent)
@@ -63,14 +65,17 @@ class Limit:
 def parse_limits(
     written: Iterable[ResourceLimit] | None, *, field: str = "resourceLimits"
 ) -> tuple[Limit, ...]:
-    """Parse the limits of a policy; the first mistake in them is a `ConfigError`."""
+    """Return the limits of a policy, parsed.
+
+    :raises ConfigError: the first mistake in the limits.
+    """
     return tuple(
         Limit.parse(limit, field=f"{field}[{index}]") for index, limit in enumerate(written or ())
     )
 
 
 def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quantity]:
-    """Return the amounts that are lent of the amounts that are left over."""
+    """Return the lent part of the left-over amounts: each limit applied in order."""
     lent = dict(leftover)
     for limit in limits:
         if limit.resource in lent:
@@ -81,7 +86,8 @@ def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quanti
 def withheld_resources(
     limits: Sequence[Limit], unknown: Collection[str], resources: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the resources of a node of which nothing is lent, because a limit has a wrong name.
+    """Return the resources of a node of which nothing is lent, because a limit has a misspelled
+    name.
 
     `unknown` are the names of limits that no selected node has as a resource.
     """
@@ -101,13 +107,14 @@ def withheld_resources(
 def cautious_limits(
     limits: Sequence[Limit], unknown: Collection[str], resources: Iterable[str]
 ) -> tuple[Limit, ...]:
-    """Return the limits for a node with these resources, with those that a mistake stands for."""
+    """Return the limits for a node with these resources, plus limits of zero for the resources that
+    a misspelled limit may mean."""
     withheld = withheld_resources(limits, unknown, resources)
     return (*limits, *(Limit(name, ZERO) for name in withheld))
 
 
 def _resembling(name: str, resources: Iterable[str]) -> list[str]:
-    """Return the resources that an author may have meant by this name."""
+    """Return the resources that the author of a limit with this name may have meant."""
     by_name: dict[str, list[str]] = {}
     for resource in resources:
         for form in {resource.lower(), resource.lower().rpartition("/")[2]}:
@@ -130,7 +137,8 @@ def _parse_quantity(written: str | int | float | None, *, field: str) -> Quantit
 
 
 def _parse_percent(written: int | None, *, field: str) -> int | None:
-    """Parse a share; more than 100 is an error (the earlier implementation ignored it)."""
+    """Return a share in percent, parsed; more than 100 is an error (the earlier implementation
+    ignored such a share)."""
     if written is None:
         return None
     if written > _ALL:

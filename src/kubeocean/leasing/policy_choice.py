@@ -1,4 +1,4 @@
-"""Parsed policies, and the choice of the one that decides about a node.
+"""Parsed policies, and the choice of the policy that decides about a node.
 
 A policy is either valid as a whole or not used at all; `kubeocean.api.policies.problems` lists its
 mistakes.
@@ -8,8 +8,8 @@ for the others the choice has a reason. A policy that is being deleted, or that 
 binding now, does not apply; its rules count until the nodes that it lent are reclaimed.
 
 An invalid change stops nothing that runs. A policy that became invalid counts with its last valid
-form; if that is not known, the nodes that are lent by it are frozen: they stay as they are. An
-invalid policy by which no node is lent does not count.
+spec; if that is not known, the nodes that are lent by this policy are frozen: they stay as they
+are. An invalid policy by which no node is lent does not count.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = ["Candidate", "Chosen", "ParsedPolicy", "PassedOver", "PolicyChoice", 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPolicy:
-    """A valid policy: which nodes are lent, when, and how much of them."""
+    """A valid ResourceLeasingPolicy, parsed: which nodes are lent, when, and how much of them."""
 
-    spec: PolicySpec  # with the rules of a reclaim
+    spec: PolicySpec  # includes the rules of a reclaim
     selector: NodeSelector
     calendar: Calendar
     limits: tuple[Limit, ...]
 
     @classmethod
     def of(cls, spec: PolicySpec, *, local: tzinfo) -> ParsedPolicy:
-        """Parse a policy; `local` is the time zone of one that names none.
+        """Parse the spec of a policy; `local` is the time zone of a policy that names none.
 
         :raises ConfigError: the first problem that makes the policy invalid.
         """
@@ -56,45 +56,47 @@ class ParsedPolicy:
         )
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the policy selects a node; without selector terms, it selects all."""
+        """Whether the policy selects a node; without selector terms, the policy selects all
+        nodes."""
         return not self.selector.terms or self.selector.matches(name, labels)
 
 
 class Reason(StrEnum):
-    """Why a policy does not decide about a node."""
+    """Reason why a policy does not decide about a node."""
 
     DELETING = "Deleting"
     INVALID = "Invalid"
     NOT_SELECTED = "NotSelected"
     NOT_OLDEST = "NotOldest"
-    WITHDRAWN = "Withdrawn"  # it names another binding now
+    WITHDRAWN = "Withdrawn"  # the policy names another binding now
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy that may decide about a node, in its present and its last valid form.
+    """A policy that may decide about a node, with its present and its last valid spec.
 
-    `created` is its creationTimestamp: API servers write these so that their order is that of time.
+    `created` is the policy's creationTimestamp: the order of these texts is the order of time.
     """
 
     name: str
     created: str
-    parsed: ParsedPolicy | None  # None: the present form is invalid
-    problem: str = ""  # why it is invalid
+    parsed: ParsedPolicy | None  # None: the present spec is invalid
+    problem: str = ""  # why the present spec is invalid
     last_valid: ParsedPolicy | None = None
     deleting: bool = False
-    withdrawn: bool = False  # it lent to this binding, and names another one now
+    withdrawn: bool = False  # lent to this binding before, and names another binding now
     rules_since: datetime | None = None  # since when its reclaim rules hold; None: always
 
     @property
     def effective(self) -> ParsedPolicy | None:
-        """The form that counts; None if the policy was never valid."""
+        """The present spec if it is valid, else the last valid one; None if the policy was never
+        valid."""
         return self.parsed if self.parsed is not None else self.last_valid
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The policy that decides. `problem` is set if it does so by its last valid form."""
+    """The policy that decides about a node. `problem` is set if its last valid spec is used."""
 
     name: str
     parsed: ParsedPolicy
@@ -103,7 +105,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A policy that does not decide, and why."""
+    """A policy that does not decide about a node, and the reason."""
 
     name: str
     reason: Reason
@@ -112,7 +114,8 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """The policy that decides about a node, if any does; the others in the order of their names.
+    """The policy that decides about a node, if any does; the other policies in the order of their
+    names.
 
     A node that is `frozen`, by a policy that was never valid, is left as it is.
     """
@@ -122,7 +125,8 @@ class PolicyChoice:
     frozen: PassedOver | None = None
 
     def reason_of(self, name: str) -> Reason | None:
-        """Return why this policy does not decide; None if it does, or is not a candidate."""
+        """Return why this policy does not decide about the node; None if the policy decides, or is
+        not a candidate."""
         others = (*self.passed_over, self.frozen) if self.frozen else self.passed_over
         return next((each.reason for each in others if each.name == name), None)
 
@@ -137,7 +141,7 @@ def choose(
     chosen: Chosen | None = None
     frozen: PassedOver | None = None
     passed_over: list[PassedOver] = []
-    first = ""  # the policy that decides or freezes, once that is known
+    first = ""  # the policy that decides about the node or freezes it, once known
     for each in sorted(candidates, key=lambda each: (each.created, each.name)):
         parsed = each.effective
         if each.deleting:

@@ -2,11 +2,12 @@
 
 Each plan for a virtual node is summarized in a `NodeReport`: its phase, and the pods that are still
 on the node with the reason. `next_status` makes the `status.reclaim` of a policy from all reports
-and the status before. The result is bounded however many nodes and pods there are, and has no time
-that passes by itself: as long as nothing happens, it compares equal and is not written again.
+and the status before. The size of the result is bounded however many nodes and pods there are, and
+the result has no time that passes by itself: as long as nothing happens, the status compares equal
+and is not written again.
 
 A reclaim begins with the first node that has to wait for a pod or from which a pod is evicted, and
-is complete when no node waits any more. After that, the next one begins.
+is complete when no node waits any more. Later waits belong to the next reclaim.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _OMITTED: Final = (StepReason.FINISHED, StepReason.DAEMON)
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """The reclaim of one virtual node; the times are set only if the policy forces."""
+    """Progress of the reclaim of one virtual node; the times are set only if the policy forces."""
 
     node: str
     cause: ReclaimCause
@@ -41,31 +42,32 @@ class NodeReport:
     deadline: datetime | None = None
     pending: int = 0
     blocked: int = 0
-    tolerated: int = 0  # pods that tolerate the closed window, and run
-    pods: tuple[ReclaimPod, ...] = ()  # the first ones; those that have to leave come first
+    tolerated: int = 0  # running pods that tolerate the taint of the closed window
+    pods: tuple[ReclaimPod, ...] = ()  # the first `SHOWN`, pods that have to leave before others
 
     @property
     def under_way(self) -> bool:
-        """Whether a pod still runs on the node."""
+        """Whether the reclaim of the node is not complete yet."""
         return self.phase not in _OVER
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyProgress:
-    """The reclaims of one policy's nodes, and the events that its status does not show yet.
+    """Progress of the reclaims of one policy's nodes, and events that its status does not show yet.
 
-    `began` is a node whose reclaim may be over before any status showed it.
+    `began` is a node whose reclaim may have ended before any status showed it.
     """
 
     reports: tuple[NodeReport, ...] = ()
     evictions: tuple[Eviction, ...] = ()  # in the order in which they happened
     began: NodeReport | None = None
-    lent_again: bool = False  # a node whose reclaim was under way
-    lends: bool = False  # the policy, now
+    lent_again: bool = False  # a node was lent again during its reclaim
+    lends: bool = False  # whether the policy lends now
 
 
 def report_of(node: str, cause: ReclaimCause, rules: ReclaimRules, plan: ReclaimPlan) -> NodeReport:
-    """Return the report of a plan, as its attempts left it (`ReclaimPlan.after`)."""
+    """Return the report of a node's reclaim plan, after the plan's evictions were attempted
+    (`ReclaimPlan.after`)."""
     notice = plan.notice
     forced = notice if rules.force else None
     named = [step for step in plan.steps if step.reason not in _OMITTED]
@@ -93,7 +95,7 @@ def _pod(step: PodStep, node: str, plan: ReclaimPlan) -> ReclaimPod:
         and attempt is not None
         and attempt.answer is EvictionResult.ACCEPTED
     ):
-        reason = StepReason.TERMINATING  # as soon as the cache shows it
+        reason = StepReason.TERMINATING  # the cache will show the pod terminating
     if reason in (StepReason.GRACE, StepReason.TOLERATES_FOR_NOW):
         until = step.at
     elif reason is StepReason.BUDGET and plan.notice is not None:
@@ -106,7 +108,7 @@ def next_status(
 ) -> ReclaimStatus | None:
     """Return the next `status.reclaim` of a policy; None if nothing was ever reclaimed.
 
-    `stopped` says that the reclaim in `before` ended because its nodes were lent again.
+    `stopped` means that the reclaim in `before` ended because its nodes were lent again.
     """
     waiting = sorted(
         (each for each in progress.reports if each.under_way), key=lambda each: each.node
@@ -142,11 +144,11 @@ def _begins(
     *,
     stopped: bool,
 ) -> bool:
-    """Whether a new reclaim begins."""
+    """Whether a new reclaim of the policy begins after the one in `before`."""
     if before is not None and before.completion_time is None:
         return False
-    # A window that closes on empty nodes which were lent again: a reclaim that is over at once, but
-    # not the one before.
+    # A window that closes on empty nodes which were lent again: a new reclaim, which is complete at
+    # once.
     closed = (
         any(each.cause is ReclaimCause.WINDOW_CLOSED for each in progress.reports)
         and not progress.lends
@@ -179,6 +181,6 @@ def _node(report: NodeReport) -> ReclaimNode:
 
 
 def _pods(reports: Iterable[NodeReport]) -> tuple[ReclaimPod, ...]:
-    """Return the pods that have to leave, then those that may stay; at most `SHOWN`."""
+    """Return the pods in the reports, nodes that still wait first; at most `SHOWN`."""
     ordered = sorted(reports, key=lambda each: (not each.under_way, each.node))
     return tuple(pod for each in ordered for pod in each.pods)[:SHOWN]

@@ -2,33 +2,35 @@
 
 A plan is made for one instant, from facts that can be read again after a restart: the taints of the
 virtual node, the pods on it, the time. The caller makes another plan after each change and at
-`again_at`. When pods were evicted is recorded in the status of the policy and, for the cool-down,
-on the virtual node. Which evictions were refused may be lost in a restart; the loss makes the next
-attempt come sooner, and never a deletion before its time. A reclaim has four steps:
+`again_at`. The times of evictions are recorded in the status of the policy and, for the cool-down,
+on the virtual node. Refused evictions may be forgotten in a restart; the next attempt then comes
+sooner, and never a deletion before its time. A reclaim has four steps:
 
-1. *Notice.* The node is tainted NoSchedule. The taint's `timeAdded` is when the grace period began,
-   and the only record of it. No pod is evicted.
+1. *Notice.* The node is tainted NoSchedule. The taint's `timeAdded` is the start of the grace
+   period, and the only record of it. No pod is evicted.
 2. *Eviction*, after the grace period and only with `forceReclaim`: through the Eviction API, which
    respects disruption budgets; the lowest priority first, and of equals the youngest, which has the
    least work to lose. A pod that a budget protects does not hold up the next one. If the node is
    lent again in the middle, the pods most worth keeping are still running.
-3. *Force*, after the deadline: the pods that are left are deleted, all at once, with a grace
-   period of one second. A pod that an eviction left terminating beyond the deadline is deleted so,
-   too: its own grace period may be a year. The pace of evictions is a courtesy, the deadline a
-   promise.
-4. *Reclaimed*, when no pod is left that runs. A virtual node that has to go is deleted now.
+3. *Force*, after the deadline: the pods that are left are deleted, all at once, with a grace period
+   of one second. A pod that an eviction left terminating beyond the deadline is deleted so, too:
+   its own grace period may be a year. The pace of evictions is a courtesy, the deadline a promise.
+4. *Reclaimed*, when no pod is left that runs. Unless the cause is a closed window, the virtual node
+   is deleted now.
 
-The taint of a closed window becomes NoExecute when no pod is left that this would evict, or at the
-deadline: Kubernetes answers a NoExecute taint by deleting pods at once, whatever the budgets say.
+The taint of a closed window becomes NoExecute when no pod is left that NoExecute would evict, or at
+the deadline: Kubernetes answers a NoExecute taint by deleting pods at once, whatever the budgets
+say.
 
 A pod that tolerates the taint of a closed window, by any rule of Kubernetes, stays for as long as
 its toleration lasts, unless the policy does not respect tolerations. While such a pod runs, the
 node is held, not reclaimed. When the virtual node is deleted, tolerations do not count; only a
-DaemonSet's pod that is not evicted, or that would be created again at once, is left to go with its
-node. While
-the worker does not answer, no pod is evicted or deleted, unless the binding is being deleted.
+DaemonSet's pod that is not evicted, or that would be created again at once, stays until its node is
+deleted. While the worker does not answer, no pod is evicted or deleted, unless the binding is being
+deleted.
 
-When the node is lent again, the plan is to stop, and to remove the taints once it has cooled down.
+When the node is lent again, the plan is to stop, and to remove the taints once the node has cooled
+down.
 """
 
 from __future__ import annotations
@@ -74,47 +76,48 @@ __all__ = [
 
 
 class PodAction(StrEnum):
-    """The actions on a pod of a node that is being reclaimed."""
+    """Action on a pod of a node that is being reclaimed."""
 
     STAY = "Stay"  # nothing, now or later
     WAIT = "Wait"  # nothing yet
     EVICT = "Evict"  # through the Eviction API, which respects disruption budgets
     DELETE = "Delete"  # regardless of budgets, with `grace_s`
     LEAVE = "Leave"  # nothing: the pod is terminating
-    ABANDON = "Abandon"  # delete without a grace period: the worker does not confirm its end
+    ABANDON = "Abandon"  # delete without a grace period: the worker does not confirm the pod's end
 
 
-FORCED_GRACE_S: Final = 1  # of deletions at the deadline, when no time is left
+FORCED_GRACE_S: Final = 1  # grace period of deletions at the deadline
 _SHORTEST_GRACE: Final = timedelta(seconds=FORCED_GRACE_S)
 _ACTIVE: Final = (PodAction.EVICT, PodAction.DELETE, PodAction.ABANDON)
 
 
 class EvictionResult(StrEnum):
-    """How an API server answered an eviction or a deletion."""
+    """Answer of an API server to an eviction or a deletion."""
 
     ACCEPTED = "Accepted"
     REFUSED = "Refused"  # 429: a disruption budget
-    FAILED = "Failed"  # anything else
+    FAILED = "Failed"  # any other error
 
 
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 10.0  # a budget may allow the next eviction at any time, without an event
-_UNSEEN_S: Final = 30.0  # accepted, but the cache does not show the pod terminating
+_UNSEEN_S: Final = 30.0  # for an accepted eviction, until the cache shows the pod terminating
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionAttempt:
-    """The last attempt to evict or delete a pod; `count` is how often in a row it was made."""
+    """The last attempt to evict or delete a pod; `count` is the number of such attempts in a
+    row."""
 
     action: PodAction
     at: datetime
     answer: EvictionResult
     count: int = 1
-    retry_after_s: float = 0  # as the server asked
+    retry_after_s: float = 0  # as the API server asked
 
     @property
     def retry_at(self) -> datetime:
-        """The earliest time for the same action on the same pod."""
+        """The earliest time to repeat the same action on the same pod."""
         if self.answer is EvictionResult.ACCEPTED:
             return self.at + timedelta(seconds=_UNSEEN_S)
         doubled = _FIRST_RETRY_S * 2 ** min(self.count - 1, 10)
@@ -124,7 +127,8 @@ class EvictionAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LentPod:
-    """A pod on the virtual node; Kubeocean's own placeholder pods are not among them."""
+    """A pod on the virtual node, as a reclaim plan needs it; Kubeocean's placeholder pods are
+    excluded."""
 
     key: Key
     uid: str
@@ -133,8 +137,8 @@ class LentPod:
     tolerations: tuple[Toleration, ...] = ()
     finished: bool = False  # succeeded or failed
     daemon: bool = False  # controlled by a DaemonSet
-    grace_s: int | None = None  # its own grace period; None: unknown
-    leaving_by: datetime | None = None  # its deletionTimestamp
+    grace_s: int | None = None  # the pod's own grace period; None: unknown
+    leaving_by: datetime | None = None  # the pod's deletionTimestamp
     attempt: EvictionAttempt | None = None
 
 
@@ -161,8 +165,8 @@ class _Pod(Protocol):
 
 
 def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
-    """Return the fields of a virtual pod that a plan to reclaim needs; `attempt` is the last
-    attempt to evict the pod."""
+    """Return the fields of a virtual pod that a reclaim plan needs; `attempt` is the last attempt
+    to evict the pod."""
     owners = pod.metadata.owner_references or ()
     owner = next((each for each in owners if each.controller), None)
     return LentPod(
@@ -180,15 +184,15 @@ def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
 
 
 def eviction_order(pod: LentPod) -> tuple[int, float, str, str]:
-    """Sort key of evictions: lowest priority first, then the youngest; the rest breaks ties."""
+    """Sort key of evictions: lowest priority first, then the youngest; name and UID break ties."""
     return pod.priority, -pod.created.timestamp(), str(pod.key), pod.uid
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimInput:
-    """Everything that a plan is made from: a virtual node at one instant.
+    """Input of a reclaim plan: a virtual node and its pods at one instant.
 
-    `rules_since` is when the rules began to hold, where that can be later than the taint: the
+    `rules_since` is when the reclaim rules began to hold, if that can be later than the taint: the
     deletionTimestamp of the binding or the policy, or when `forceReclaim` was switched on. Grace
     period and deadline count from the later of the two. `evictions` are the evictions that count
     against the pace, of all nodes of the policy; `last_eviction` is this node's.
@@ -210,18 +214,19 @@ class ReclaimInput:
 class Notice:
     """The taint that announces a reclaim, and when evictions and deletions follow."""
 
-    taint: Taint  # as it is first given: NoSchedule
-    present: Taint | None  # the one that the node has
+    taint: Taint  # as first set: NoSchedule
+    present: Taint | None  # the taint that the node has now
     evict_from: datetime
     deadline: datetime
 
 
 def notice_of(situation: ReclaimInput, cause: ReclaimCause) -> Notice:
-    """Return the notice for this cause; one that was given before is kept.
+    """Return the taint and the times for a reclaim with this cause; a taint that the node has is
+    kept.
 
-    API servers keep whole seconds: our `timeAdded` is rounded up, so that no pod gets less than its
-    grace period. A taint without a time, or with one in the future, was not set by Kubeocean: the
-    grace period begins now.
+    API servers keep whole seconds: `timeAdded` is rounded up, so that no pod gets less than its
+    grace period. A taint without a time, or with a time in the future, was not set by Kubeocean:
+    the grace period begins now.
     """
     domain = situation.domain
     key = domain.taint_vnode_deleting if cause.removes_node else domain.taint_out_of_time_windows
@@ -244,22 +249,23 @@ def notice_of(situation: ReclaimInput, cause: ReclaimCause) -> Notice:
 
 
 def reclaim_taints(situation: ReclaimInput) -> tuple[Taint, ...]:
-    """Return the taints of the node that a reclaim has put there."""
+    """Return those taints of the node that a reclaim has set."""
     domain = situation.domain
     keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
     return tuple(each for each in situation.taints if each.key in keys)
 
 
 def without_time(taint: Taint) -> Taint:
-    """Return the taint as one that keeps new pods away and begins no grace period."""
+    """Return the taint with NoSchedule and without a time: it keeps new pods away and starts no
+    grace period."""
     return msgspec.structs.replace(taint, effect=NO_SCHEDULE, time_added=None)
 
 
 class ReclaimPhase(StrEnum):
-    """How far the reclaim of a node is."""
+    """Phase of the reclaim of a node."""
 
     LENT = "Lent"
-    COOLING = "Cooling"  # lent again, but no new pods yet
+    COOLING = "Cooling"  # lent again, but takes no new pods yet
     NOTICE = "Notice"
     HELD = "Held"  # waits until pods end by themselves, or until the worker answers
     EVICTING = "Evicting"
@@ -268,17 +274,17 @@ class ReclaimPhase(StrEnum):
 
 
 class StepReason(StrEnum):
-    """Why a plan has this action for a pod."""
+    """Reason for the action that a plan has for a pod."""
 
-    FINISHED = "Finished"  # the pod uses nothing
+    FINISHED = "Finished"  # the pod has ended
     TOLERATES = "Tolerates"
-    DAEMON = "Daemon"  # the pod goes with its node
+    DAEMON = "Daemon"  # the pod stays until its node is deleted
     NOT_FORCED = "NotForced"
     GRACE = "Grace"
     TOLERATES_FOR_NOW = "ToleratesForNow"
     UNREACHABLE = "Unreachable"  # the worker does not answer
     PACE = "Pace"
-    BUDGET = "Budget"  # a disruption budget refused
+    BUDGET = "Budget"  # a disruption budget refused the eviction
     RETRY = "Retry"  # the last attempt failed, or shows no effect yet
     DUE = "Due"
     DEADLINE = "Deadline"
@@ -288,13 +294,13 @@ class StepReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodStep:
-    """The action for a pod; `at` is when to plan again for it if nothing changes."""
+    """The planned action for a pod; `at` is when to plan again for this pod if nothing changes."""
 
     pod: LentPod
     action: PodAction
     reason: StepReason
     at: datetime | None = None
-    grace_s: int | None = None  # of an eviction or deletion; None: the pod's own
+    grace_s: int | None = None  # for an eviction or deletion; None: the pod's own
 
     @property
     def settled(self) -> bool:
@@ -304,17 +310,18 @@ class PodStep:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimPlan:
-    """The actions for a virtual node and its pods now.
+    """Planned actions for a virtual node and its pods at one instant.
 
-    `taints` are all reclaim taints that the node should have, and `unschedulable` is what its spec
-    should be; they are written first. `steps` has one entry for each pod, in the order to act in.
+    `taints` are all reclaim taints that the node should have, and `unschedulable` is the wanted
+    value of its spec; both are written first. `steps` has one entry for each pod, in the order to
+    act in.
     """
 
     phase: ReclaimPhase
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     steps: tuple[PodStep, ...] = ()
-    again_at: datetime | None = None  # None: only when something changes
+    again_at: datetime | None = None  # None: only after a change
     remove_node: bool = False
     notice: Notice | None = None
 
@@ -324,10 +331,10 @@ class ReclaimPlan:
         return tuple(step for step in self.steps if step.action in _ACTIVE)
 
     def after(self, attempts: Mapping[str, EvictionAttempt | None]) -> ReclaimPlan:
-        """Return the plan as the attempts of its due steps leave it, for a report.
+        """Return the plan after its due steps were attempted, for a report.
 
-        `attempts` are by the pod's UID; None means that the pod is gone. A due step without an
-        attempt lost its eviction slot to another node of the policy.
+        `attempts` are by the pod's UID; None means that the pod does not exist any more. A due step
+        without an attempt lost its eviction slot to another node of the policy.
         """
         due = {step.pod.uid for step in self.due}
         steps: list[PodStep] = []
@@ -345,13 +352,15 @@ class ReclaimPlan:
 
 
 def _settled_phase(steps: Iterable[PodStep]) -> ReclaimPhase:
-    """Return the phase of a node that waits for no pod: held, while tolerating pods run there."""
+    """Return the phase of a node whose reclaim waits for no pod: Held while tolerating pods run,
+    else Reclaimed."""
     tolerated = any(step.reason is StepReason.TOLERATES for step in steps)
     return ReclaimPhase.HELD if tolerated else ReclaimPhase.RECLAIMED
 
 
 def _after_attempt(pod: LentPod, attempt: EvictionAttempt) -> PodStep:
-    """Return the step for a pod on which an action was just attempted."""
+    """Return the step for a pod that was just evicted or deleted, until the attempt may be
+    repeated."""
     refused = attempt.answer is EvictionResult.REFUSED
     return PodStep(
         pod,
@@ -366,18 +375,18 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many evictions a plan may have now, given those of the last minute.
+    """Number of evictions that a plan may contain now, given those of the last minute.
 
     Plans of several nodes are made from the same past and carried out at the same time, so
     `EvictionSlots` counts once more, immediately before each request, for all nodes of a policy.
     """
 
     limit: int  # at least one
-    recent: tuple[datetime, ...]  # ascending
+    recent: tuple[datetime, ...]  # times of the evictions in the last minute, ascending
 
     @classmethod
     def of(cls, limit: int, evictions: Iterable[datetime], *, now: datetime) -> Pace:
-        """Return the pace at this instant."""
+        """Return the pace at `now`, given the times of past evictions."""
         return cls(limit, tuple(sorted(each for each in evictions if each > now - _MINUTE)))
 
     @property
@@ -386,28 +395,30 @@ class Pace:
         return max(0, self.limit - len(self.recent))
 
     def next_slot(self, *, now: datetime) -> datetime:
-        """Return when the next eviction may be made, if all that may be made now are."""
+        """Return when the next eviction may be made after all that may be made now."""
         counted = sorted((*self.recent, *[now] * self.free))
         return counted[len(counted) - self.limit] + _MINUTE
 
 
 class EvictionSlots:
-    """The evictions of the last minute, by policy; each holds a slot of the policy's limit."""
+    """Evictions of the last minute by policy; each eviction holds a slot of the policy's limit."""
 
     def __init__(self) -> None:
         self._taken: dict[str, deque[datetime]] = {}  # ascending
 
     def recover(self, policy: str, times: Iterable[datetime]) -> None:
-        """Take the slots of evictions that a policy's status has; only for a policy without any."""
+        """Set the evictions of a policy from its status; does nothing for a policy that has entries
+        already."""
         if policy not in self._taken:
             self._taken[policy] = deque(sorted(times))
 
     def recent(self, policy: str, *, now: datetime) -> tuple[datetime, ...]:
-        """Return when the slots were taken that still count."""
+        """Return the times of the policy's evictions in the last minute."""
         return tuple(self._counted(policy, now))
 
     def take(self, policy: str, limit: int | None, *, now: datetime) -> bool:
-        """Take a slot of the policy; False if all `limit` of them are taken. None: no limit."""
+        """Take an eviction slot of the policy; return False if all `limit` slots are taken. None:
+        no limit."""
         taken = self._counted(policy, now)
         if limit is not None and len(taken) >= limit:
             return False
@@ -415,7 +426,7 @@ class EvictionSlots:
         return True
 
     def give_back(self, policy: str, at: datetime) -> None:
-        """Free the slot that was taken at this instant, because no pod was evicted."""
+        """Free the eviction slot that was taken at this instant, because no pod was evicted."""
         taken = self._taken.get(policy)
         if taken is not None and at in taken:
             taken.remove(at)
@@ -432,7 +443,7 @@ _FOREVER_S: Final = 100 * 366 * 24 * 3600  # longer tolerations give dates that 
 
 
 def plan_reclaim(situation: ReclaimInput) -> ReclaimPlan:
-    """Return the actions for the node and its pods now."""
+    """Return the planned actions for a virtual node and its pods."""
     if situation.cause is None:
         return _plan_lent(situation)
     notice = notice_of(situation, situation.cause)
@@ -462,7 +473,7 @@ class _Planner:
         steps = self._paced([self._step(pod) for pod in pods])
         waiting = any(not step.settled for step in steps)
         taint = msgspec.structs.replace(self.notice.taint, effect=self._effect(steps))
-        # No pod may arrive between this plan and the deletion of the node: the taint comes first.
+        # The taint is set first: no pod may arrive between this plan and the deletion of the node.
         given = self.notice.present is not None or not self.cause.removes_node
         return ReclaimPlan(
             phase=self._phase(steps, done=given and not waiting),
@@ -502,7 +513,8 @@ class _Planner:
         return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
 
     def _grace_s(self, pod: LentPod, action: PodAction) -> int | None:
-        """Return the grace period of an action: no longer than until the deadline."""
+        """Return the grace period of an eviction or deletion, which ends no later than the
+        deadline; None for the pod's own."""
         if action is PodAction.ABANDON:
             return 0
         left_s = (self.notice.deadline - self.situation.now).total_seconds()
@@ -514,7 +526,7 @@ class _Planner:
     def _terminating(self, pod: LentPod, by: datetime, tolerated: float) -> PodStep:
         """Return the step for a terminating pod: wait, delete it at the deadline, or abandon it.
 
-        As long as the pod tolerates the taint it has its own grace period.
+        As long as the pod tolerates the taint, the pod's own grace period applies.
         """
         now = self.situation.now
         tolerates_until = self.notice.evict_from + timedelta(seconds=tolerated)
@@ -536,7 +548,8 @@ class _Planner:
         return self._unless_tried(pod, PodAction.ABANDON, StepReason.UNCONFIRMED)
 
     def _unless_tried(self, pod: LentPod, action: PodAction, reason: StepReason) -> PodStep:
-        """Return a step with the action, or one that waits if it was attempted just now."""
+        """Return a step with this action, or a step that waits if the action was attempted just
+        now."""
         now, attempt = self.situation.now, pod.attempt
         if attempt is not None and attempt.action is action and now < attempt.retry_at:
             return _after_attempt(pod, attempt)
@@ -579,7 +592,8 @@ class _Planner:
         return self.situation.worker_answers or self.cause is ReclaimCause.BINDING_DELETED
 
     def _kept_taints(self) -> tuple[Taint, ...]:
-        """Return the taint of a closed window for a node that goes: it changes nothing any more."""
+        """Return the other reclaim taints that a node which is to be deleted keeps, such as that of
+        a closed window."""
         if not self.cause.removes_node:
             return ()
         key = self.notice.taint.key

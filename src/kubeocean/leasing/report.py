@@ -25,9 +25,10 @@ def next_report(
     generation: int = 0,
     now: datetime,
 ) -> tuple[ReclaimStatus, Condition] | None:
-    """Return the next `status.reclaim` and condition `Reclaiming`; None if nothing is reported.
+    """Return the next `status.reclaim` and condition `Reclaiming` of a policy; None if there is
+    nothing to report.
 
-    `before` and `reclaiming` are those of the policy's status now.
+    `before` and `reclaiming` are those of the policy's present status.
     """
     stopped = reclaiming is not None and reclaiming.reason == conditions.RECLAIM_STOPPED.reason
     status = next_status(before, progress, stopped=stopped, now=now)

@@ -4,16 +4,17 @@ The rules are those of `PodRequests` in k8s.io/component-helpers/resource, with 
 the scheduler sets (kubernetes/pkg/scheduler/framework/types.go), read at v1.34:
 
 - containers add up, and so do init containers that restart always (sidecars);
-- another init container runs before the containers, beside the sidecars that precede it: the pod
-  needs at least that much;
+- another init container runs before the containers, at the same time as the sidecars that precede
+  it: the pod needs at least that much;
 - a running container holds its allocated resources while a resize to less is under way; a resize
   that the node cannot make is not counted;
 - requests of the pod as a whole, which exist for cpu, memory and huge pages, replace that sum;
 - overhead comes on top, and one pod is one pod;
-- a pod that succeeded or failed requests nothing; one that is terminating still does.
+- a pod that succeeded or failed requests nothing; a pod that is terminating still does.
 
-`CountedPod` has no more of a pod than its requests are counted from. A worker is full of pods of
-others; their images, environments, volumes and most of their status are never held in memory.
+`CountedPod` has no more of a pod than its requests are counted from. Most pods of a worker are not
+the binding's; their images, environments, volumes and most of their status are never held in
+memory.
 
 `NodeUsage` has the requests of all pods on a node, updated one pod at a time: a change costs as
 much as that pod has resources, however many pods there are. The totals are at any time the sums
@@ -103,7 +104,7 @@ class _Status(Protocol):
 
 
 class Countable(Protocol):
-    """Any view of a pod from which requests are counted; `CountedPod` has nothing else."""
+    """Any view of a pod from which its requests can be counted, such as `CountedPod`."""
 
     @property
     def spec(self) -> _Spec: ...
@@ -112,7 +113,8 @@ class Countable(Protocol):
 
 
 def requests_of(pod: Countable) -> Amounts:
-    """Return the requests of the pod, itself included; nothing if it has ended."""
+    """Return the requests of a pod, including one of the resource `pods`; empty for a pod that has
+    ended."""
     if pod.status.phase in _TERMINAL:
         return {}
     total = _of_containers(pod)
@@ -130,7 +132,7 @@ def _of_containers(pod: Countable) -> dict[str, Quantity]:
         add(total, _of_container(container, held, infeasible=infeasible))
 
     sidecars: dict[str, Quantity] = {}
-    peak: Amounts = {}  # while the pod starts
+    peak: Amounts = {}  # largest need of an init container while the pod starts
     for container in pod.spec.init_containers or ():
         if container.restart_policy == "Always":
             requested = _of_container(container, held, infeasible=infeasible)
@@ -154,7 +156,7 @@ def _of_container(
 
 
 def _held(status: _Status) -> dict[str, Amounts]:
-    """Return by container what its node has allocated and set apart, where the status has it."""
+    """Return the resources that each container holds on its node, by the container statuses."""
     statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
     return {
         each.name: larger(_requested(each.resources), _set_apart(each))
@@ -185,13 +187,13 @@ def _of_pod_level(resources: _Resources | None) -> dict[str, Quantity]:
 
 
 class CountedResources(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The requests of a container, as written; limits are not counted."""
+    """Resources of a container, without limits, which are not counted."""
 
     requests: dict[str, str | int | float] | None = None
 
 
 class CountedContainer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A container, or an init container."""
+    """Container or init container, with the fields from which requests are counted."""
 
     name: str = ""
     resources: CountedResources | None = None
@@ -199,7 +201,7 @@ class CountedContainer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class CountedContainerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The resources that a container holds."""
+    """Status of a container: the resources that the container holds."""
 
     name: str = ""
     resources: CountedResources | None = None
@@ -207,7 +209,7 @@ class CountedContainerStatus(msgspec.Struct, frozen=True, gc=False, rename="came
 
 
 class CountedPodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The node of a pod, and its requests."""
+    """Spec of a pod: its node, and the fields from which requests are counted."""
 
     node_name: str = ""
     containers: tuple[CountedContainer, ...] | None = None
@@ -217,7 +219,7 @@ class CountedPodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class CountedPodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The phase of a pod, and the resources that it holds."""
+    """Status of a pod: its phase, and the resources that its containers hold."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] | None = None
@@ -226,7 +228,7 @@ class CountedPodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class CountedPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A pod, as far as its requests are counted from it."""
+    """Pod with only the fields from which its requests are counted."""
 
     spec: CountedPodSpec = msgspec.field(default_factory=CountedPodSpec)
     status: CountedPodStatus = msgspec.field(default_factory=CountedPodStatus)
@@ -242,7 +244,7 @@ class _Share:
 
 
 class NodeUsage:
-    """The requests on a node: of our pods, and of all others."""
+    """Requests on one worker node: of the binding's pods, and of all other pods."""
 
     __slots__ = ("_others", "_ours", "_shares")
 
@@ -253,19 +255,19 @@ class NodeUsage:
 
     @property
     def ours(self) -> Amounts:
-        """The sum of the requests of our pods."""
+        """Sum of the requests of the binding's pods on the node."""
         return dict(self._ours)
 
     @property
     def others(self) -> Amounts:
-        """The sum of the requests of all other pods."""
+        """Sum of the requests of the pods on the node that are not the binding's."""
         return dict(self._others)
 
     def __len__(self) -> int:
         return len(self._shares)
 
     def put(self, uid: str, amounts: Amounts, *, ours: bool) -> bool:
-        """Set the requests of a pod; return whether they changed.
+        """Set the requests of a pod; return whether the requests changed.
 
         A pod without requests is not kept.
         """
@@ -279,7 +281,7 @@ class NodeUsage:
         return True
 
     def drop(self, uid: str) -> bool:
-        """Remove a pod; return whether it was counted."""
+        """Remove a pod; return whether the pod was counted."""
         share = self._shares.pop(uid, None)
         if share is None:
             return False

@@ -20,13 +20,13 @@ FOREVER: Final = float("inf")
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A toleration of a pod, for one taint or for many."""
+    """Toleration of a pod, for one taint or for many."""
 
-    key: str = ""  # any
-    operator: str = ""  # Equal
+    key: str = ""  # "": any key
+    operator: str = ""  # "": Equal
     value: str = ""
-    effect: str = ""  # any
-    toleration_seconds: int | None = None  # for ever
+    effect: str = ""  # "": any effect
+    toleration_seconds: int | None = None  # None: for ever
 
 
 class _Taint(Protocol):
@@ -39,17 +39,19 @@ class _Taint(Protocol):
 
 
 def tolerates(toleration: Toleration, taint: _Taint) -> bool:
-    """Whether this toleration matches this taint, for any time at all."""
+    """Whether a toleration matches a taint, for any duration."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator in ("", "Equal"):
         return toleration.value == taint.value
-    # Gt and Lt, which newer servers have behind a feature gate, compare numbers; ours are none.
+    # Gt and Lt, which newer API servers have behind a feature gate, compare numbers; the values of
+    # Kubeocean's taints are no numbers.
     return toleration.operator == "Exists"
 
 
 def tolerated_s(tolerations: Iterable[Toleration], taint: _Taint) -> float:
-    """Return how many seconds after the taint took effect the pod may stay; maybe `FOREVER`."""
+    """Return for how many seconds after a taint took effect a pod with these tolerations may stay;
+    `FOREVER` if unlimited."""
     for toleration in tolerations:
         if tolerates(toleration, taint):
             seconds = toleration.toleration_seconds

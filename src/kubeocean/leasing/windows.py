@@ -1,8 +1,8 @@
 """Time windows: when a policy lends.
 
 A policy lends while the wall clock in its zone shows a minute of one of its windows; both ends are
-such minutes, so 20:00-20:00 is one minute long and 20:00-21:00 ends as the clock turns to 21:01.
-A window that ends before it starts runs past midnight and belongs to the day it starts on: Friday
+such minutes, so 20:00-20:00 is one minute long and 20:00-21:00 ends as the clock turns to 21:01. A
+window that ends before it starts runs past midnight and belongs to the day it starts on: Friday
 18:00-08:00 ends on Saturday. Without windows a policy lends always.
 
 The wall clock decides on days when it is changed, too: minutes that it skips are not lent, minutes
@@ -31,7 +31,8 @@ _TIME: Final = re.compile(TIME_OF_DAY)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of minutes of the day, both ends included, on days that count from Monday, 0."""
+    """Time window of a policy: a span of minutes of the day, both ends included, on days of the
+    week (Monday is 0)."""
 
     start: int
     end: int
@@ -39,7 +40,7 @@ class Window:
 
     @classmethod
     def parse(cls, written: TimeWindow, *, field: str = "") -> Window:
-        """Parse a policy's window; a `ConfigError` names the field within `field`."""
+        """Parse a time window of a policy; a `ConfigError` names the field within `field`."""
         days = {
             _parse_day(day, field=f"{field}.days[{index}]")
             for index, day in enumerate(written.days or ())
@@ -51,7 +52,8 @@ class Window:
         )
 
     def spans(self) -> Iterable[range]:
-        """Return its minutes of the week, from Monday 00:00; a span past Sunday's end is split."""
+        """Return the window's minutes of the week, from Monday 00:00; a span past Sunday's end is
+        split."""
         length = (self.end - self.start) % _DAY + 1
         for day in self.days:
             first = day * _DAY + self.start
@@ -65,14 +67,17 @@ class Calendar:
     """All time windows of a policy, in their time zone."""
 
     zone: tzinfo
-    spans: tuple[range, ...]  # of minutes of the week: ascending, and none touches the next
-    edges: tuple[int, ...]  # where lending starts or ends; none, if it never does
+    spans: tuple[range, ...]  # minutes of the week: ascending, no two spans touch
+    edges: tuple[int, ...]  # minutes at which lending starts or ends; may be empty
 
     @classmethod
     def of(
         cls, windows: Sequence[TimeWindow] | None, zone: tzinfo, *, field: str = "timeWindows"
     ) -> Calendar:
-        """Parse the windows of a policy; the first mistake in them is a `ConfigError`."""
+        """Parse the time windows of a policy.
+
+        :raises ConfigError: the first mistake in the windows.
+        """
         parsed = [
             Window.parse(window, field=f"{field}[{index}]")
             for index, window in enumerate(windows or ())
@@ -80,19 +85,20 @@ class Calendar:
         spans = _merge(span for window in parsed for span in window.spans())
         if not windows:
             spans = (range(_WEEK),)
-        # A span that ends with the week where another begins is in both sets, and no edge.
+        # A span that ends with the week where another begins is in both sets, and is no edge.
         edges = {span.start for span in spans} ^ {span.stop % _WEEK for span in spans}
         return cls(zone, spans, tuple(sorted(edges)))
 
 
 def within(calendar: Calendar, instant: datetime) -> bool:
-    """Whether the policy lends at this instant."""
+    """Whether a policy with this calendar lends at this instant."""
     minute = _minute_of_week(_local(instant, calendar.zone))
     return any(minute in span for span in calendar.spans)
 
 
 def next_edge(calendar: Calendar, instant: datetime) -> datetime | None:
-    """Return the first instant after this one at which `within` changes; None if it never does.
+    """Return the first instant after `instant` at which lending starts or ends; None if it never
+    does.
 
     The result is in UTC.
     """
@@ -110,7 +116,7 @@ def next_edge(calendar: Calendar, instant: datetime) -> datetime | None:
 
 
 def zone_of(name: str, *, local: tzinfo, field: str = "timeZone") -> tzinfo:
-    """Return the zone of a name in the tz database; without a name, `local`."""
+    """Return the time zone of a name in the tz database; without a name, `local`."""
     if not name:
         return local
     if name not in zone_names():
@@ -133,7 +139,7 @@ def _parse_day(text: str, *, field: str) -> int:
 
 
 def _merge(spans: Iterable[range]) -> tuple[range, ...]:
-    """Return the same minutes in the fewest spans."""
+    """Return the minutes of the spans in the fewest spans."""
     merged: list[range] = []
     for span in sorted(spans, key=lambda span: span.start):
         if merged and span.start <= merged[-1].stop:
@@ -154,7 +160,8 @@ def _minute_of_week(local: datetime) -> int:
 
 
 def _edge_by_the_wall(calendar: Calendar, start: datetime) -> datetime:
-    """Return the next edge if the clocks of the zone do not change before."""
+    """Return the next edge of the calendar, assuming that the zone's clocks do not change
+    before."""
     local = start.astimezone(calendar.zone)
     minute = _minute_of_week(local)
     ahead = min((edge - minute - 1) % _WEEK + 1 for edge in calendar.edges)
@@ -181,7 +188,7 @@ def _clock_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | No
 
 
 def _bisect(zone: tzinfo, before: datetime, after: datetime) -> datetime:
-    """Return the change of the offset between an instant before it and one after it."""
+    """Return the instant between `before` and `after` at which the zone's offset changes."""
     offset = before.astimezone(zone).utcoffset()
     while after - before > _SECOND:
         middle = before + (after - before) // _SECOND // 2 * _SECOND

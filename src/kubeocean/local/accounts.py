@@ -1,6 +1,6 @@
 """Accounts: kubeconfigs for the users of a cluster. Pure.
 
-One cluster, one user, one context each; certificates and keys are inside, not in files.
+Each kubeconfig has one cluster, one user and one context, and contains certificates and keys.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def kubeconfig(
 
 
 def file_name(user: str) -> str:
-    """A file name for that user; two users never share one."""
+    """Return a file name for a user's kubeconfig, unique per user."""
     safe = _UNSAFE.sub("-", user)
     digest = "" if safe == user else "-" + sha256(user.encode()).hexdigest()[:8]
     return f"{safe}{digest}.kubeconfig"

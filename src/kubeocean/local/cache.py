@@ -1,9 +1,9 @@
-"""Cache: executables that were fetched or made once, each whole or not there.
+"""Cache: executables that were downloaded or built once, each complete or absent.
 
-One directory per set of pins. A file counts only if the manifest has it with its size: new files
-are put together in a staging directory beside, synced, renamed in, and written to the manifest
-last. Whatever interrupts that leaves a file that the manifest does not know, or a staging
-directory, which the next holder of the lock removes.
+There is one directory per set of pinned versions. A file counts only if the manifest lists it with
+its size: new files are written in a staging directory, synced, renamed into the cache, and added
+to the manifest last. An interruption leaves a file that is not in the manifest, or a staging
+directory; the next holder of the lock removes both.
 
 One process at a time adds files; others wait and then use those files. Reading needs no lock.
 """
@@ -33,7 +33,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class ManifestEntry(msgspec.Struct, frozen=True):
-    """Manifest entry of one file; a link has the size and hash of its target."""
+    """Entry of the cache's manifest for one file; a link has the size and hash of its target."""
 
     size: int
     sha256: str
@@ -45,16 +45,16 @@ class _Manifest(msgspec.Struct):
 
 
 def cache_home(environ: Mapping[str, str]) -> Path:
-    """Return the user's cache directory, by the XDG rules.
+    """Return Kubeocean's directory in the user's cache, by the XDG rules.
 
-    :raises ConfigError: nothing says where that is.
+    :raises ConfigError: the user has no home directory.
     """
     return user_directory(environ, "XDG_CACHE_HOME", ".cache") / "kubeocean"
 
 
 @contextmanager
 def disk_full(doing: str, directory: Path, *, needed: int) -> Iterator[None]:
-    """Turn a full disk into an error that names the path and the space that must be free.
+    """Turn a full disk into a LocalError that names the path and the space that must be free.
 
     :raises LocalError: the disk, the quota or the file size limit is used up.
     """
@@ -78,7 +78,7 @@ def _existing(directory: Path) -> Path:
 
 
 class AssetCache:
-    """The executables in `directory`."""
+    """Cache of executables in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -103,7 +103,7 @@ class AssetCache:
         return self._read()[0].files
 
     def verify(self) -> list[str]:
-        """Compare every file with its recorded hash; return the differences."""
+        """Compare every cached file with its recorded hash; return the problems."""
         manifest, complaints = self._read()
         hashes: dict[str, str] = {}
         for name, entry in sorted(manifest.files.items()):
@@ -119,7 +119,7 @@ class AssetCache:
 
     @asynccontextmanager
     async def locked(self, progress: Progress) -> AsyncIterator[None]:
-        """Hold the lock for adding; remove left-overs of interrupted runs."""
+        """Hold the lock for adding files; remove left-overs of interrupted runs."""
         lock = self.directory.with_name(f"{self.directory.name}.lock")
         waiting = "waiting for another build of the same binaries to end"
         async with exclusive(lock, waiting=waiting, progress=progress):
@@ -130,7 +130,7 @@ class AssetCache:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """Yield a directory on the same disk, which is removed afterwards in every case."""
+        """Yield a staging directory on the same disk, which is removed afterwards in every case."""
         directory = Path(
             tempfile.mkdtemp(prefix=f"{self.directory.name}.tmp-", dir=self.directory.parent)
         )
@@ -192,7 +192,7 @@ def _cheap_check(path: Path, entry: ManifestEntry) -> str:
 
 
 def _link(path: Path, target: str) -> None:
-    """A symbolic link, put in place in one step over whatever is there."""
+    """Create or replace the symbolic link `path` atomically."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(target)

@@ -1,9 +1,9 @@
 """Cluster: one real Kubernetes control plane on this machine.
 
-`start` brings up etcd, kube-apiserver and, if asked for, controller-manager and scheduler, and
-returns when they serve; `stop` ends them in the reverse order. Everything lives under `root`:
-data, certificates, kubeconfigs, logs, and the port, so that a later `start` on the same root is
-the same cluster. No process outlives ours.
+`start` starts etcd, kube-apiserver and, if asked for, controller-manager and scheduler, and
+returns when they serve; `stop` ends them in the reverse order. All files are under `root`: data,
+certificates, kubeconfigs, logs, and the port, so that a later `start` on the same root starts the
+same cluster. The processes end with the process that started them.
 
 Components can be killed, paused and restarted one by one, on the same data and the same port.
 """
@@ -45,22 +45,22 @@ _STOP_S = 15.0
 _START_TRIES = 3
 _WATCH_EVERY_S = 0.5
 _PORT_TAKEN = "address already in use"
-# Programs take settings from variables, too (etcd: ETCD_*), and proxies are not for this machine.
+# Programs also read settings from variables (etcd: ETCD_*), and local servers need no proxies.
 _ENVIRONMENT = ("HOME", "LANG", "PATH", "TMPDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT")
 
 
 class Programs(Protocol):
-    """Paths of the executables."""
+    """Source of the executables of a control plane."""
 
     def path(self, name: str) -> Path:
-        """The executable of that name."""
+        """Return the path of the executable `name`."""
 
 
 class Cluster(Lifespan):
-    """A control plane; `async with` starts and stops the components.
+    """A Kubernetes control plane on this machine; `async with` starts and stops its components.
 
     `port` is the API server's; 0 chooses a free port once and keeps that. `ephemeral`
-    trades durability for speed: the data survives our programs, but not a crash of the machine.
+    trades durability for speed: the data may be lost when the machine crashes.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Cluster(Lifespan):
 
     @property
     def server(self) -> str:
-        """The URL of the API server; known once started."""
+        """The URL of the API server; known once the cluster has started."""
         return self._plan.server
 
     @property
     def kubeconfig(self) -> Path:
-        """Kubeconfig of an administrator."""
+        """Path of an administrator's kubeconfig."""
         return self._plan.admin_kubeconfig
 
     @property
     def authority(self) -> Authority:
-        """Signs client and serving certificates that this cluster trusts."""
+        """The certificate authority of the cluster, for client and serving certificates."""
         if self._authority is None:
             raise LocalError(f"cluster {self.name} was not started")
         return self._authority
@@ -132,7 +132,7 @@ class Cluster(Lifespan):
         return Audit(self._plan.audit_log)
 
     def process(self, component: str) -> Process:
-        """The process of a component of a cluster that was started."""
+        """Return the process of a component; the cluster must have been started."""
         try:
             return self._processes[component]
         except KeyError:
@@ -141,9 +141,9 @@ class Cluster(Lifespan):
     # Start and stop.
 
     async def start(self) -> None:
-        """Return when all components serve.
+        """Start all components; return when they serve.
 
-        :raises LocalError: one does not become ready; started components are stopped again.
+        :raises LocalError: a component does not become ready; started ones are stopped again.
         """
         self._take_root()
         try:
@@ -156,7 +156,7 @@ class Cluster(Lifespan):
             raise
 
     def _take_root(self) -> None:
-        """Lock the root directory; a cluster that already runs there is not disturbed."""
+        """Create and lock the root directory, so that no other process uses it."""
         try:
             private_directory(self.root)
             self._lock.acquire()
@@ -164,7 +164,7 @@ class Cluster(Lifespan):
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> LocalError:
-        """A full disk, or a directory that is not ours."""
+        """Return the error for a root directory that cannot be used."""
         return LocalError(f"could not start cluster {self.name}: {error}")
 
     async def _start_with_retries(self) -> None:
@@ -178,7 +178,7 @@ class Cluster(Lifespan):
                 await self._stop_all()
 
     async def stop(self) -> None:
-        """End all components, the first one last."""
+        """Stop all components in the reverse order of their start."""
         await self._stop_all()
         self._lock.release()
 
@@ -189,7 +189,7 @@ class Cluster(Lifespan):
                 await self._processes[component].stop(within_s=_STOP_S)
 
     def _choose_ports(self) -> ports.Reserved:
-        """Hold the ports of the last start, as far as they are free, and plan with them."""
+        """Reserve the ports of the last start if free, else others; put them into the plan."""
         fixed, listen = self._fixed_port, self._plan.listen
         if fixed and (reason := ports.why_not(fixed, listen)):
             raise LocalError(f"could not start cluster {self.name}: {reason}")
@@ -249,25 +249,28 @@ class Cluster(Lifespan):
     async def _serves(self, component: str, probe: ReadinessProbe) -> bool:
         servers = self.components[:2]
         for needed in itertools.takewhile(lambda name: name != component, servers):
-            self._check(needed)  # an API server would wait a minute for an etcd that is gone
+            self._check(needed)  # an API server would wait a minute for an etcd that has ended
         serves = await probe.ok(self._plan.health(component))
         if serves and component == "kube-controller-manager":
-            # Its first work; pods can be created from then on.
+            # The controller manager creates it first; pods can be created from then on.
             path = SERVICE_ACCOUNTS.path("default", "default")
             return await probe.ok(self.server + path)
         return serves
 
     async def watch(self) -> None:
-        """Never return; raise when a component ends unexpectedly.
+        """Wait until a component ends unexpectedly, and raise; never return.
 
-        :raises LocalError: with the end of its log.
+        :raises LocalError: a component ended; the text has the end of its log.
         """
         while True:
             self.check()
             await self._clock.sleep(_WATCH_EVERY_S)
 
     def check(self) -> None:
-        """:raises LocalError: a component ended unexpectedly."""
+        """Check that all components run.
+
+        :raises LocalError: a component ended unexpectedly.
+        """
         for component in self._processes:
             self._check(component)
 
@@ -285,7 +288,7 @@ class Cluster(Lifespan):
         await self.process(component).kill()
 
     def pause(self, component: str) -> None:
-        """Pause a component with all its connections (SIGSTOP)."""
+        """Pause a component (SIGSTOP); its connections stay open."""
         self.process(component).pause()
 
     def resume(self, component: str) -> None:
@@ -302,12 +305,12 @@ class Cluster(Lifespan):
     # Users.
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Path:
-        """Return the kubeconfig of a user with a client certificate and no rights."""
+        """Return the kubeconfig of a new user with a client certificate; no role is bound to it."""
         identity = self.authority.issue(Subject(name, tuple(groups), client=True))
         return self._write_user(name, identity, "default")
 
     async def service_account(self, namespace: str, name: str, *, expires_s: int = 86_400) -> Path:
-        """The kubeconfig of a service account, which is made if need be, with a token."""
+        """Return a kubeconfig with a token of a ServiceAccount, which is created if necessary."""
         client = self.client()
         try:
             with contextlib.suppress(AlreadyExists):
@@ -342,5 +345,5 @@ class Cluster(Lifespan):
         wrap: Callable[[Transport], Transport] | None = None,
         kubeconfig: Path | None = None,
     ) -> Client:
-        """A client of the API server: the administrator's, or that of another kubeconfig."""
+        """Return a client of the API server with the administrator's or another kubeconfig."""
         return connect(kubeconfig or self.kubeconfig, cluster=self.name, wrap=wrap)

@@ -1,7 +1,7 @@
 """Components: command lines and configuration files of a control plane. Pure.
 
-A `Plan` is one control plane's names, places and ports; `command` is the command line of one of
-its components, and the other functions return the files that the command lines point to.
+A `ControlPlanePlan` has the names, paths and ports of one control plane; `command` returns the
+command line of a component, and the other functions return the files that command lines refer to.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
     "scheduler_config",
 ]
 
-# In the order in which they start.
+# In the order of their start.
 COMPONENTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 _SERVICE_RANGE = "10.96.0.0/16"
 _SERVICE_IP = "10.96.0.1"  # the first of the range is the `kubernetes` service
-# An API server wants to advertise an address that is not loopback. With no endpoints to publish
-# no client uses the address, so any that is reserved for documentation will do (RFC 5737).
+# An API server must advertise an address that is not loopback. With no endpoints to publish no
+# client uses the address, so it can be one that is reserved for documentation (RFC 5737).
 _NOWHERE = "192.0.2.1"
 _SERVICE_NAMES = (
     "kubernetes",
@@ -50,7 +50,7 @@ _FRONT_PROXY = "front-proxy-client"
 
 
 class Ports(NamedTuple):
-    """Ports of the components; 0 is not chosen yet."""
+    """Ports of a control plane's components; 0 is not chosen yet."""
 
     api: int = 0
     etcd: int = 0
@@ -61,7 +61,7 @@ class Ports(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlPlanePlan:
-    """Configuration of one control plane."""
+    """Names, paths, ports and flags of one control plane."""
 
     name: str
     root: Path
@@ -113,7 +113,7 @@ class ControlPlanePlan:
         return self.root / "admin.kubeconfig"
 
     def health(self, component: str) -> str:
-        """The URL that answers 200 when the component serves."""
+        """Return the URL that answers 200 when the component serves."""
         match component:
             case "etcd":
                 return f"{self.etcd}/health"
@@ -135,7 +135,7 @@ def command(plan: ControlPlanePlan, component: str) -> list[str]:
 
 
 def authorities(plan: ControlPlanePlan) -> dict[str, str]:
-    """The signers, by file name, with their common names."""
+    """Return the common names of the certificate authorities, by file name."""
     return {
         "ca": f"{plan.name}-ca",
         "etcd-ca": f"{plan.name}-etcd-ca",
@@ -144,7 +144,7 @@ def authorities(plan: ControlPlanePlan) -> dict[str, str]:
 
 
 def identities(plan: ControlPlanePlan) -> dict[str, tuple[str, Subject]]:
-    """The certificates of the components, by file name, each with the signer's file name."""
+    """Return the subjects of the components' certificates, by file name, with their signers."""
     local = ("localhost", "127.0.0.1")
     addresses = dict.fromkeys((*local, *_SERVICE_NAMES, _SERVICE_IP, plan.host, *plan.sans))
     masters = ("system:masters",)
@@ -181,7 +181,7 @@ def audit_policy() -> bytes:
 
 
 def scheduler_config(plan: ControlPlanePlan) -> bytes:
-    """Configuration of the scheduler: the defaults, without the limit of 50 requests a second."""
+    """Return the scheduler's configuration: defaults, without the limit of 50 requests a second."""
     config: Json = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -215,7 +215,7 @@ def _etcd(plan: ControlPlanePlan) -> list[str]:
         f"--peer-key-file={pki / 'etcd.key'}",
         f"--peer-trusted-ca-file={pki / 'etcd-ca.crt'}",
         "--peer-client-cert-auth=true",
-        # The only candidate waits for no other; with the defaults the first election takes a
+        # A single member need not wait for others; with the defaults the first election takes a
         # second.
         "--heartbeat-interval=50",
         "--election-timeout=250",
@@ -273,7 +273,7 @@ def _aggregation(pki: Path) -> list[str]:
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--proxy-client-cert-file={pki / 'front-proxy.crt'}",
         f"--proxy-client-key-file={pki / 'front-proxy.key'}",
-        # Nothing on this machine routes service addresses; endpoints are reached directly.
+        # Service addresses are not routed on this machine; endpoints are reached directly.
         "--enable-aggregator-routing=true",
     ]
 
@@ -318,7 +318,7 @@ def _scheduler(plan: ControlPlanePlan) -> list[str]:
 
 
 def _health(plan: ControlPlanePlan, component: str, port: int) -> list[str]:
-    """Return the health URL of a controller, which needs no authentication."""
+    """Return the flags of the HTTPS server on which a controller serves its health."""
     kubeconfig = plan.kubeconfig(component)
     return [
         "--bind-address=127.0.0.1",
@@ -346,9 +346,9 @@ _FLAGS: Final = {
 
 
 def check_components(names: Sequence[str]) -> tuple[str, ...]:
-    """The components in the order in which they start.
+    """Return the components `names` in the order of their start.
 
-    :raises ConfigError: one is unknown, or one is missing that others need.
+    :raises ConfigError: a component is unknown, or one that others need is missing.
     """
     for name in names:
         if name not in COMPONENTS:

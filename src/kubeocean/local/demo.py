@@ -1,9 +1,8 @@
 """Demo: Kubeocean installed on local clusters.
 
-Kubeocean is installed and its workers are joined by the code of `kubeocean install` and `kubeocean
-join`; manager, syncers and proxiers are rolled out by Deployments, as anywhere, onto a node that
-runs them as processes under their own accounts and roles. A sample workload runs on nodes that
-the workers lend.
+Kubeocean is installed and workers are joined by the code of `kubeocean install` and `kubeocean
+join`. Deployments roll out manager, syncers and proxiers to a node that runs them as processes,
+each with its own account and roles. A sample workload runs on nodes that the workers lend.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 
 __all__ = ["Demo", "at_work"]
 
-# One of each: a second replica guards against the loss of a machine, and there is only one.
+# One replica of each: a second one guards against the loss of a machine, and there is only one.
 _REPLICAS: Final = 1
 _PATIENCE_S: Final = 120.0
-_NODE_S: Final = 0.1  # on top, for each node
+_NODE_S: Final = 0.1  # in addition, for each node
 _PARTING_S: Final = 3.0  # no server answers at that address
 _DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 # The taint that Kubernetes removes some time after a node has become Ready.
@@ -55,7 +54,7 @@ _WORKER: Final = re.compile(r"worker-[0-9]+")
 
 @asynccontextmanager
 async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIterator[None]:
-    """The product on a running ocean, if its shape wants that, while the block lasts.
+    """Run Kubeocean on a running `Ocean` inside the `async with` block, if its shape asks for it.
 
     :raises LocalError: a component does not become ready in time.
     """
@@ -79,11 +78,11 @@ async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIte
             for task in tasks:
                 task.cancel()
     except ExceptionGroup as failed:
-        raise _first(failed) from None  # a person reads the message: one reason, not a tree of them
+        raise _first(failed) from None  # users read the message: one reason, not a tree of them
 
 
 class Demo:
-    """Installs Kubeocean on local clusters, as an administrator of them."""
+    """Installs Kubeocean on local clusters, with the administrators' kubeconfigs."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class Demo:
         self._clock = clock or RealClock()
 
     async def bring_up(self, *, logs: Path) -> None:
-        """Install, join all workers, and let the sample run.
+        """Install Kubeocean, join all workers, and deploy the sample workload.
 
         :raises LocalError: a component is not ready in time; the message names `logs`.
         """
@@ -137,8 +136,7 @@ class Demo:
                     await self._join(name, computing, demo_objects.lease(name))
 
     async def show_reclaim(self) -> tuple[str, datetime, datetime]:
-        """Close the last worker's window for a short time soon; return the worker and both
-        times."""
+        """Schedule a short break in the last worker's time window; return worker, start and end."""
         name = list(self._workers)[-1]
         closes, opens = demo_objects.next_break(self._clock.now())
         async with AsyncExitStack() as stack:
@@ -161,7 +159,7 @@ class Demo:
             )
 
     async def _part(self, computing: Applier) -> None:
-        """Remove bindings of workers of an earlier start that no longer exist."""
+        """Delete the ClusterBindings of workers that an earlier start had and this one has not."""
         for binding in (await computing.client.list(CLUSTER_BINDINGS)).items:
             if binding.name in self._workers or not _WORKER.fullmatch(binding.name):
                 continue
@@ -179,7 +177,7 @@ class Demo:
                     worker_state, name, computing, worker, domain=self._domain, lends=lends
                 )
                 await self._until(look, f"{name} was not joined", task.say)
-            # Conditions from before a restart are still there; ask the running program.
+            # Conditions may be from before a restart; check the running program.
             for deployment in (syncer_deployment, proxier_deployment):
                 program = deployment(name, self._domain)
                 rolled = partial(_rolled, program, computing, self._domain.system_namespace)
@@ -220,11 +218,11 @@ class Demo:
     def _applier(self, name: str, kubeconfig: Path, stack: AsyncExitStack) -> Applier:
         client = connect(kubeconfig, cluster=name, field_manager=FIELD_MANAGER)
         stack.push_async_callback(client.close)
-        # These clusters belong to the demo: fields that others set in its objects are overwritten.
+        # These clusters belong to the demo: fields of other managers are overwritten.
         return Applier(client, domain=self._domain, force=True)
 
     def _objects(self) -> list[Json]:
-        """Return the objects of the installation, marked as those of local clusters."""
+        """Return the objects of the installation; its namespace is annotated as local."""
         objects = computing_objects(self._values)
         for body in objects:
             if (body["kind"], body["metadata"]["name"]) == ("Namespace", self._values.namespace):
@@ -233,7 +231,7 @@ class Demo:
 
 
 async def _place(computing: Applier, service: Json) -> None:
-    """Return a Service with the address that a load balancer would have set."""
+    """Apply a Service, and write the status that a load balancer would have set."""
     await computing.apply({name: part for name, part in service.items() if name != "status"})
     meta = service["metadata"]
     await computing.client.patch(
@@ -268,7 +266,7 @@ def _takes_pods(node: Node) -> bool:
 
 
 def _first(error: Exception) -> Exception:
-    """Return the first exception of a group."""
+    """Return the first exception of a (nested) exception group."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

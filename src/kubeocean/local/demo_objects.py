@@ -26,19 +26,19 @@ _GRACE_S: Final = 20
 
 
 def lease(worker: str) -> PolicySpec:
-    """Return the policy that lends half of the unused capacity at all times."""
+    """Return the spec of a policy that lends half of the unused capacity at all times."""
     return PolicySpec(worker, resource_limits=limits(_LENT))
 
 
 def next_break(now: datetime) -> tuple[datetime, datetime]:
-    """Return when the demo's window closes, and when that window opens again."""
+    """Return when the demo's next break begins (the window closes) and ends (it opens again)."""
     closes = (now + _NOTICE).astimezone(UTC).replace(second=0, microsecond=0)
     closes += timedelta(minutes=1)
     return closes, closes + _BREAK
 
 
 def with_break(worker: str, closes: datetime, opens: datetime) -> PolicySpec:
-    """Return the same policy with a short daily break, at which pods are evicted."""
+    """Return the spec of a policy as `lease`, with a daily break in which pods are evicted."""
     last = closes - timedelta(minutes=1)  # a window includes its last minute
     return PolicySpec(
         worker,
@@ -51,9 +51,10 @@ def with_break(worker: str, closes: datetime, opens: datetime) -> PolicySpec:
 
 
 def landmarks(server_port: int) -> list[Json]:
-    """Return the addresses of the computing cluster's API server and DNS for pods in a worker.
+    """Return Services whose addresses pods in workers use for the computing cluster's servers.
 
-    Pods of real nodes reach the loopback of this machine by that address. There is no DNS.
+    The Services are for the API server and DNS. Their address leads pods of real nodes to the
+    loopback of this machine. There is no DNS server.
     """
     return [
         _service(group.SERVER_SERVICE, "https", server_port, "TCP"),
@@ -75,7 +76,7 @@ def _service(key: Key, name: str, port: int, protocol: str) -> Json:
 
 
 def sample(workers: int, domain: Domain = DEFAULT) -> Json:
-    """A Deployment that is spread over all workers, and over the nodes of each."""
+    """Return the sample Deployment, which is spread over all workers, and over their nodes."""
     labels = {group.APP_NAME: SAMPLE.name}
     selector = {"matchLabels": labels}
     spread = [
@@ -83,7 +84,7 @@ def sample(workers: int, domain: Domain = DEFAULT) -> Json:
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": "DoNotSchedule",
-            # A worker that has taken its nodes back does not count, so pods can move.
+            # Reclaimed nodes of a worker do not count, so that pods can move.
             "nodeTaintsPolicy": "Honor",
             "labelSelector": selector,
         }

@@ -1,10 +1,10 @@
-"""Download: official releases, taken only with the checksum that their makers publish.
+"""Download: official releases, verified with the checksums that their projects publish.
 
-Kubernetes publishes a `.sha256` beside each binary, etcd a `SHA256SUMS` for a release; kwok has
-none but GitHub's own digest of the file, and where that is missing too there is no download.
+Kubernetes publishes a `.sha256` for each binary, etcd a `SHA256SUMS` for a release; for kwok
+GitHub's digest of the file is used. Without a checksum, a file is not downloaded.
 
-A machine without network finds out at once: names that do not resolve fail immediately, silence
-costs one short connect timeout, and a host that failed is not asked again.
+On a machine without network, downloads fail quickly: names that do not resolve fail at once, a host
+that does not answer costs one short connect timeout, and a host that failed is not tried again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KWOK: Final = "kwok"
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Hosts of releases."""
+    """Base URLs of the hosts from which releases are downloaded."""
 
     kubernetes: str = "https://dl.k8s.io"
     github: str = "https://github.com"
@@ -42,7 +42,7 @@ class Mirrors:
 
 
 class _Failed(Exception):
-    """Failed download; the text gives the reason."""
+    """A download failed; the text gives the reason."""
 
 
 class _Asset(msgspec.Struct):
@@ -55,7 +55,7 @@ class _Release(msgspec.Struct):
 
 
 class Releases:
-    """The official binaries of one set of versions."""
+    """Downloads the official binaries of one set of versions."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Releases:
             total=None, connect=_CONNECT_S, sock_connect=_CONNECT_S, sock_read=_SILENCE_S
         )
         got: dict[str, Path] = {}
-        failures: dict[str, None] = {}  # ordered, and one host's silence is reported once
+        failures: dict[str, None] = {}  # ordered, and a host's failure is reported once
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
             await self._probe(session, names)
             for name in names:
@@ -201,13 +201,13 @@ def _why(error: Exception) -> str:
 
 
 def _checksums(text: str) -> Mapping[str, str]:
-    """The lines of `sha256sum`: hash, blanks, perhaps a star, name."""
+    """Parse the output of `sha256sum`; return the hashes by file name."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2}
 
 
 def _extract(archive: Path, member: str, into: Path) -> None:
-    """Copy one regular file out; nothing else in the archive is touched."""
+    """Extract one regular file of a tar archive to the path `into`."""
     with tarfile.open(archive) as tar:
         source: IO[bytes] | None = tar.extractfile(member)
         if source is None:

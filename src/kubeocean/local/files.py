@@ -1,10 +1,10 @@
 """User directories, atomic writes of private files, and file locks.
 
-A reader sees the old content or the new, never a part of either, and only the owner can read the
-file.
+A reader of a file that is written sees the old content or the new, never a part of either, and only
+the owner can read the file.
 
-The kernel releases a lock when its holder ends, however it ends: no lock is ever stale.
-The file itself stays: after a removal two holders could lock two files of one name.
+The kernel releases a lock when its holder ends for any reason: no lock is ever stale. A lock's file
+is not deleted: otherwise two holders could lock two files of one name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["exclusive", "private_directory", "try_lock", "user_directory", "writ
 
 
 def user_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    """The directory that `variable` names, else `default` in the user's home; absolute.
+    """Return the directory that `variable` names, else `default` in the user's home; absolute.
 
-    :raises ConfigError: there is neither, and the system does not know the user.
+    :raises ConfigError: the variable is not set, and the user has no home directory.
     """
-    if os.path.isabs(chosen := environ.get(variable, "")):  # others are to be ignored (XDG)
+    if os.path.isabs(chosen := environ.get(variable, "")):  # relative paths are to be ignored (XDG)
         return Path(chosen)
     home = environ.get("HOME", "")
     try:
@@ -40,13 +40,13 @@ def user_directory(environ: Mapping[str, str], variable: str, default: str) -> P
 
 
 def private_directory(path: Path) -> Path:
-    """The directory, made if need be, open to its owner only."""
+    """Create a directory that only its owner can open, unless it exists; return it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
 def write_private(path: Path, data: bytes) -> Path:
-    """Put `data` at `path` in one step, mode 0600."""
+    """Write `data` to the file `path` atomically, with mode 0600."""
     # mkstemp creates with 0600, so the content is never readable by others, not even briefly.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -66,7 +66,7 @@ _POLL_S: Final = 0.1
 async def exclusive(
     path: Path, *, waiting: str, progress: Progress, clock: Clock | None = None
 ) -> AsyncIterator[None]:
-    """Hold the lock; `waiting` is shown while another process holds the lock."""
+    """Hold the lock of the file `path`; show `waiting` while another process holds it."""
     clock = clock or RealClock()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:

@@ -1,8 +1,8 @@
 """Fleet: the computing cluster as the hub of a fleet, with the workers as its members.
 
-The hub and the agent of each member are processes of this machine. Each of them has the rights that
-an installation grants its account, by a client certificate with the name of the account. A process
-that ends is started again.
+The hub and the agent of each member are processes of this machine. Each of them has the permissions
+that an installation grants its ServiceAccount, by a client certificate with the account's name. A
+process that ends is started again.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["LOGS", "LocalFleet", "install_fleet", "until_joined"]
 
-LOGS: Final = "fleet"  # the directory of logs, in that of an ocean's data
+LOGS: Final = "fleet"  # the directory of logs in the data of an ocean
 _HEARTBEAT_S: Final = 15
 _PATIENCE_S: Final = 120.0
 _AGAIN_S: Final = 1.0  # until a process that has ended is started again, twice as long each time
 _AGAIN_AT_MOST_S: Final = 30.0
 _INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR")
 _WORKER: Final = re.compile(r"worker-[0-9]+")
-# One of each, and nobody scrapes them.
+# One replica of each, without metrics.
 _ALONE: Final = (
     "--leader-elect=false",
     "--metrics-bind-address=0",
     "--health-probe-bind-address=0",
 )
-# Changes are placed at once, members of an earlier start do not wait for an agent, and API servers
-# call no webhook of a process that has no Service.
+# Changes are placed at once, members of an earlier start are removed after a short wait for an
+# agent, and no webhooks are registered, because the process has no Service.
 _HUB_FLAGS: Final = (
     "--enable-webhook=false",
     "--resource-snapshot-creation-minimum-interval=0s",
@@ -70,7 +70,7 @@ _HUB_FLAGS: Final = (
 
 
 class LocalFleet:
-    """The fleet of a running ocean; `ready` is set once all workers have joined."""
+    """The hub and member agents of a running `Ocean`; `ready` is set once all workers joined."""
 
     def __init__(
         self, ocean: Ocean, *, progress: Progress | None = None, clock: Clock | None = None
@@ -145,7 +145,7 @@ async def install_fleet(
 ) -> None:
     """Install the hub's objects in the computing cluster, and make each worker a member.
 
-    Members of workers that no longer exist are deleted; the hub removes them.
+    MemberClusters of workers that no longer exist are deleted, and the hub removes their objects.
 
     :raises ApiError: an object cannot be written.
     """
@@ -177,9 +177,9 @@ async def until_joined(
     *,
     since: datetime | None = None,
 ) -> None:
-    """Return when all workers are healthy members, and have sent a heartbeat since a time.
+    """Return when all workers are healthy members, with a heartbeat after `since` if given.
 
-    :raises LocalError: they are not in time.
+    :raises LocalError: a worker is not a healthy member in time.
     """
     client = connect(computing, cluster="computing")
     # Heartbeats are stored in whole seconds.
@@ -208,7 +208,7 @@ async def until_joined(
 
 
 async def _apply(applier: Applier, objects: Sequence[Json]) -> None:
-    """Apply definitions all at once, for there are many, and then the other objects in order."""
+    """Apply CustomResourceDefinitions concurrently, and then the other objects in order."""
     kind = CUSTOM_RESOURCE_DEFINITIONS.kind
     definitions = [body for body in objects if body["kind"] == kind]
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Layout: the files of a cluster on disk, and a lock for its user.
+"""Layout: the files of a local cluster on disk, and the lock of their directory.
 
     root/
     ├── lock               held while the cluster runs
@@ -29,7 +29,7 @@ __all__ = ["RootLock", "load_ports", "move_server", "prepare", "save_ports"]
 
 
 class RootLock:
-    """Lock that lets one program at a time use a root directory."""
+    """Lock that lets one program at a time use the root directory of a cluster."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / "lock"
@@ -50,14 +50,14 @@ class RootLock:
         self._handle = handle
 
     def release(self) -> None:
-        """Closing the file gives the lock up; the end of the program would, too."""
+        """Release the lock by closing its file; the end of the program would release it, too."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def load_ports(root: Path) -> Ports:
-    """Return the ports of the last start; unset if there was none."""
+    """Return the ports of a cluster's last start; all 0 if there was none."""
     path = root / "ports.json"
     try:
         return Ports(**msgspec.json.decode(path.read_bytes(), type=dict[str, int]))
@@ -68,12 +68,15 @@ def load_ports(root: Path) -> Ports:
 
 
 def save_ports(plan: ControlPlanePlan) -> None:
-    """Keep the ports of this plan for the next start."""
+    """Write the ports of this plan to `ports.json`, for the next start."""
     write_private(plan.root / "ports.json", msgspec.json.encode(plan.ports._asdict()))
 
 
 def prepare(plan: ControlPlanePlan) -> Authority:
-    """Write all that the components read, keeping the certificates that still fit; the CA."""
+    """Write all files that the components read; return the cluster's certificate authority.
+
+    Certificates that are still valid for their subjects are kept.
+    """
     for path in (plan.pki, plan.config, plan.logs, plan.users):
         private_directory(path)
     signers = {
@@ -100,7 +103,7 @@ def prepare(plan: ControlPlanePlan) -> Authority:
 
 
 def move_server(plan: ControlPlanePlan, old: Ports) -> None:
-    """Let the users' kubeconfigs follow the API server from another port."""
+    """Change the API server's URL in the users' kubeconfigs after a change of its port."""
     before, now = replace(plan, ports=old).server.encode(), plan.server.encode()
     for path in plan.users.glob("*.kubeconfig"):
         write_private(path, path.read_bytes().replace(before, now))

@@ -1,4 +1,4 @@
-"""Lifecycle of an ocean in the background: start, find, stop.
+"""Lifecycle of an ocean (local clusters) in the background: start, find, stop.
 
 One start or stop at a time per name. `bring_up` returns an ocean that runs already; processes that
 a killed supervisor left are ended first, and the data is used again. `take_down` returns when no
@@ -45,7 +45,7 @@ _LOW_SPACE: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Requested size; None is the size of a running ocean, else the default."""
+    """The requested size of an ocean; None: the size of the running one, else the default."""
 
     workers: int | None = None
     nodes: int | None = None
@@ -56,7 +56,7 @@ class Wish:
     fleet: bool | None = None
 
     def shape(self) -> Shape:
-        """Return the size to start; a real node costs as much as a hundred simulated ones."""
+        """Return the size to start; the default has fewer real nodes than simulated ones."""
         real = bool(self.real_nodes)
         workers = 2 if self.workers is None else self.workers
         fleet = workers > 0 if self.fleet is None else self.fleet
@@ -71,7 +71,7 @@ class Wish:
         )
 
     def differs(self, shape: Shape) -> bool:
-        """Return whether an explicit request differs from `shape`."""
+        """Return whether an explicitly requested value differs from the running `shape`."""
         return any(value != getattr(shape, field) for field, value in self._asked().items())
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Wish:
 
 
 class Lifecycle:
-    """The comings and goings of one named ocean."""
+    """Starts, finds and stops one named ocean in the background."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Lifecycle:
         self._clock = clock or RealClock()
 
     def running(self) -> OceanState | None:
-        """Return the state of the running clusters, without waiting."""
+        """Return the state of the ocean if it runs, without waiting; else None."""
         state = self.directory.read()
         return state if state is not None and state.alive and state.phase == "running" else None
 
@@ -160,7 +160,7 @@ class Lifecycle:
         return state if state.phase == "running" else await self._wait_until_running(None)
 
     async def _wait_until_running(self, child: subprocess.Popen[bytes] | None) -> OceanState:
-        """Show the progress of the start; stop the clusters on interruption."""
+        """Show the progress of a start until the ocean runs; stop it on interruption."""
         try:
             with self._progress.task(f"starting {self.directory.name}") as task:
                 while True:
@@ -176,7 +176,7 @@ class Lifecycle:
                     await self._clock.sleep(_POLL_S)
         except BaseException:
             if child is not None:
-                child.terminate()  # its process ID may not be recorded yet
+                child.terminate()  # the supervisor's process ID may not be recorded yet
             await self._end()
             raise
 
@@ -262,7 +262,7 @@ async def ephemeral_ocean(
 
 
 async def _assets(shape: Shape, *, environ: Mapping[str, str], progress: Progress) -> Assets:
-    """Return the programs for `shape`; problems are reported before a build of some minutes."""
+    """Return the programs for `shape`; report problems before a build of some minutes."""
     if shape.real_nodes and (reason := available()) is not None:
         raise LocalError(f"could not start real nodes: {reason}")
     if shape.port and (reason := ports.why_not(shape.port)):

@@ -1,9 +1,9 @@
 """Ocean: a computing cluster and its workers, all real control planes on this machine.
 
-One `start` gives them all, with nodes in every worker, and one kubeconfig that reaches each by a
-context of its name: `computing`, `worker-1`, `worker-2`, …. A later `start` on the same root is the
-same ocean with the same data, and with the numbers of nodes of that call. No process outlives this
-one.
+`start` starts all clusters, with nodes in every worker, and writes one kubeconfig with a context
+for each cluster: `computing`, `worker-1`, `worker-2`, …. A later `start` on the same root starts
+the same clusters with the same data, and with the numbers of nodes of that call. All processes end
+with the process that called `start`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Number of workers and nodes, whether Kubeocean is installed (`local.demo`), and whether the
-    workers are members of a fleet (`local.fleet`).
+    """Size of an ocean: numbers of workers and nodes, and the installed parts.
 
-    `port` is that of the computing API server, 0 for any. `label_domain` is that of Kubeocean's
-    labels and names.
+    `product`: whether Kubeocean is installed (`local.demo`); `fleet`: whether the workers are
+    members of a fleet (`local.fleet`); `port`: port of the computing cluster's API server, 0 for
+    any; `label_domain`: domain of Kubeocean's labels and names.
     """
 
     workers: int = 2
@@ -94,9 +94,9 @@ class Shape:
 
 
 class Ocean(Lifespan):
-    """Clusters under one root; `async with` starts and stops them all.
+    """A computing cluster and workers under one root; `async with` starts and stops them all.
 
-    `ephemeral` keeps no data through a crash of the machine.
+    With `ephemeral`, data may be lost when the machine crashes.
     """
 
     def __init__(
@@ -133,8 +133,7 @@ class Ocean(Lifespan):
         }
 
     def _new_cluster(self, name: str, *, port: int = 0, verify: bool) -> Cluster:
-        """Return a cluster; kubelet certificates are verified against its own authority, if at
-        all."""
+        """Return a cluster; with `verify`, it verifies kubelets' certificates with its own CA."""
         root = self.root / name
         authority = f"--kubelet-certificate-authority={root / 'pki' / 'ca.crt'}"
         return Cluster(
@@ -154,13 +153,13 @@ class Ocean(Lifespan):
 
     @property
     def clusters(self) -> list[Cluster]:
-        """The computing cluster and then the workers."""
+        """All clusters: the computing cluster and then the workers."""
         return [self.computing, *self.workers]
 
     # Start and stop.
 
     async def start(self) -> None:
-        """Return when all clusters serve and all nodes are Ready.
+        """Start all clusters; return when they serve and all nodes are Ready.
 
         :raises LocalError: a cluster does not become ready; started clusters are stopped again.
         """
@@ -177,7 +176,10 @@ class Ocean(Lifespan):
             raise
 
     def _check_space(self, needed: int) -> None:
-        """Before the first start only: later the data is there, and larger than this."""
+        """Raise if the disk has less than `needed` bytes free, before the first start only.
+
+        Later the data already exists.
+        """
         free = shutil.disk_usage(self.root).free
         if free < needed and not self.kubeconfig.exists():
             raise LocalError(
@@ -186,7 +188,7 @@ class Ocean(Lifespan):
             )
 
     async def _start(self) -> None:
-        # More at a time than there are cores only makes each of them late.
+        # Starting more clusters at a time than there are cores only slows each of them down.
         turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
 
         async def start(cluster: Cluster) -> None:
@@ -198,13 +200,13 @@ class Ocean(Lifespan):
 
         await _together(start, self.clusters)
         self._open_computing()
-        for cluster in self.clusters:  # the first may have lost something while the last started
+        for cluster in self.clusters:  # a component may have ended while other clusters started
             cluster.check()
         self._check_simulated()
         write_private(self.kubeconfig, merge_kubeconfigs(self.clusters))
 
     def _open_computing(self) -> None:
-        """Let pods of real nodes find the API server of the cluster that they belong to."""
+        """Let pods of real nodes reach the computing cluster's API server on the loopback."""
         port = urlsplit(self.computing.server).port
         for node in (node for nodes in self.real.values() for node in nodes):
             if port is not None and self.shape.product:
@@ -222,7 +224,7 @@ class Ocean(Lifespan):
                 await self._until_ready(client, worker)
 
     async def _fit_nodes(self, client: Client) -> int:
-        """Delete simulated nodes that are no longer wanted; return how many are missing."""
+        """Delete Nodes that the shape does not have; return how many of its nodes are missing."""
         names = set(self._node_names())
         existing = {node.name for node in (await client.list(NODES)).items}
         for name in existing - names:
@@ -232,7 +234,10 @@ class Ocean(Lifespan):
         return len(names - existing)
 
     async def _until_ready(self, client: Client, worker: Cluster) -> None:
-        """Nodes of an earlier start were lost meanwhile, and come back by themselves."""
+        """Wait until all nodes of a worker are Ready, also those of an earlier start.
+
+        :raises LocalError: a node is not Ready in time.
+        """
         deadline = self._clock.monotonic() + _NODES_S
         names = set(self._node_names())
         while late := names - await _ready_nodes(client):
@@ -244,16 +249,16 @@ class Ocean(Lifespan):
             await self._clock.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """End the nodes, then the clusters."""
+        """Stop the nodes, then the clusters."""
         real = [node for nodes in self.real.values() for node in nodes]
         await _together(lambda node: node.stop(), real)
         await _together(lambda nodes: nodes.stop(), self.simulated.values())
         await _together(lambda cluster: cluster.stop(), self.clusters)
 
     async def watch(self) -> None:
-        """Never return; raise when a process ends unexpectedly.
+        """Wait until a process ends unexpectedly, and raise; never return.
 
-        :raises LocalError: with the end of its log.
+        :raises LocalError: a process ended; the text has the end of its log.
         """
         watchers: list[Callable[[], Awaitable[None]]] = [
             *(cluster.watch for cluster in self.clusters),
@@ -276,7 +281,7 @@ class Ocean(Lifespan):
 
 
 def merge_kubeconfigs(clusters: Iterable[Cluster]) -> bytes:
-    """Return one kubeconfig for all administrators; the first cluster is the current context."""
+    """Return one kubeconfig with the administrators of all clusters; the first is current."""
     merged: Json = {"apiVersion": "v1", "kind": "Config", "clusters": [], "users": []}
     contexts: list[Json] = []
     for cluster in clusters:
@@ -310,7 +315,7 @@ async def _ready_nodes(client: Client) -> set[str]:
 
 
 async def _together(act: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
-    """Await all concurrently; the first error cancels the others."""
+    """Await `act` for all `things` concurrently; the first error cancels the others."""
 
     async def run(thing: T) -> None:
         await act(thing)
@@ -320,4 +325,4 @@ async def _together(act: Callable[[T], Awaitable[None]], things: Iterable[T]) ->
             for thing in things:
                 group.create_task(run(thing))
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None  # several at a time; the first says enough
+        raise failed.exceptions[0] from None  # of several errors the first is enough

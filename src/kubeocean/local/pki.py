@@ -33,13 +33,13 @@ class Identity(pki.Identity):
     """A certificate and its private key, both PEM."""
 
     def save(self, directory: Path, name: str) -> None:
-        """Write `name.crt` and `name.key`."""
+        """Write the certificate to `name.crt` and its key to `name.key`."""
         write_private(directory / f"{name}.key", self.private_key)
         write_private(directory / f"{name}.crt", self.certificate)
 
     @classmethod
     def load(cls, directory: Path, name: str) -> Identity:
-        """Load a saved pair.
+        """Load a certificate and its key that `save` has written.
 
         :raises FileNotFoundError: no pair was saved there.
         """
@@ -57,7 +57,7 @@ class ServiceAccountKeys:
 
     @classmethod
     def ensure(cls, directory: Path, name: str = "sa") -> ServiceAccountKeys:
-        """Load `name.key` and `name.pub`, or create them."""
+        """Load the key pair `name.key` and `name.pub`, or create it."""
         path = directory / f"{name}.key"
         key = pki.load_key(path.read_bytes(), str(path)) if path.exists() else pki.new_key()
         public = key.public_key().public_bytes(
@@ -76,7 +76,7 @@ class Authority(pki.Authority):
     def ensure(
         cls, directory: Path, name: str, *, common_name: str = "", clock: Clock | None = None
     ) -> Self:
-        """The one in `name.crt` and `name.key`, made if there is none."""
+        """Load the authority of `name.crt` and `name.key`, or create it."""
         try:
             return cls.load(directory, name, clock=clock)
         except FileNotFoundError:
@@ -86,12 +86,15 @@ class Authority(pki.Authority):
 
     @classmethod
     def load(cls, directory: Path, name: str, *, clock: Clock | None = None) -> Self:
-        """:raises FileNotFoundError: there is none."""
+        """Load the authority of `name.crt` and `name.key`.
+
+        :raises FileNotFoundError: there is none.
+        """
         source = str(directory / f"{name}.key")
         return cls(Identity.load(directory, name), clock=clock, source=source)
 
     def issue(self, subject: Subject, *, days: int = _LEAF_DAYS) -> Identity:
-        """A certificate for `subject`, with a new key."""
+        """Issue a certificate for `subject`, with a new key."""
         issued = self.sign(subject, days=days)
         return Identity(issued.certificate, issued.private_key)
 
@@ -125,7 +128,7 @@ def _saved(identity: pki.Identity, directory: Path, name: str) -> None:
 
 
 def _subject_of(certificate: x509.Certificate) -> Subject:
-    """The inverse of `Authority.issue`."""
+    """Return the subject for which `Authority.issue` issued a certificate."""
     name = certificate.subject
     extensions = certificate.extensions
     purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value

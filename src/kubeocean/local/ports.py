@@ -1,7 +1,7 @@
 """Ports: free ones for servers on this machine.
 
-They are taken from below the range that the kernel gives to outgoing connections. A port from
-within that range can be lost while its server restarts: to any client of anything, or to a client
+Ports are taken from below the range that the kernel uses for outgoing connections. A port from
+within that range can be lost while its server restarts: to any outgoing connection, or to a client
 of that very server, whose retry on loopback may connect to itself and hold the port.
 """
 
@@ -21,7 +21,7 @@ from kubeocean.errors import LocalError
 __all__ = ["Reserved", "reserve", "why_not"]
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOWEST = 10_000  # below live the well-known services that may not be running right now
+_LOWEST = 10_000  # lower ports belong to well-known services, which may not be running right now
 _FALLBACK = 32_768  # the kernel's default start of the outgoing range
 _UNPRIVILEGED = 1024
 _TRIES = 200
@@ -35,7 +35,7 @@ class Reserved:
         self.ports = tuple(int(held.getsockname()[1]) for held in self._sockets)
 
     def release(self) -> None:
-        """Close them, so that the server can bind."""
+        """Close the sockets that hold the ports, so that a server can bind them."""
         for held in self._sockets:
             held.close()
         self._sockets.clear()
@@ -55,7 +55,7 @@ class Reserved:
 def reserve(*wanted: tuple[str, int]) -> Reserved:
     """Hold a port for each address: the requested number if free, else any other.
 
-    :raises LocalError: there is none, or not this address.
+    :raises LocalError: no port is free, or the machine does not have the address.
     """
     held: list[socket.socket] = []
     try:
@@ -70,7 +70,7 @@ def reserve(*wanted: tuple[str, int]) -> Reserved:
 def _hold(address: str, port: int) -> socket.socket:
     highest = _outgoing_start()
     lowest = _LOWEST if highest > _LOWEST + 1000 else _UNPRIVILEGED
-    # Chance keeps apart two programs that look for ports at the same moment.
+    # Random numbers, so that two programs that look for ports at the same time rarely collide.
     others = (random.randrange(lowest, highest) for _ in range(_TRIES))  # noqa: S311 no secret
     reason = ""
     for candidate in itertools.chain([port] if port else [], others):
@@ -104,7 +104,7 @@ def _bind(address: str, port: int) -> socket.socket:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((address, port))
-        held.listen()  # a socket that does not listen would let another bind the same port
+        held.listen()  # otherwise another socket could bind the same port
     except OSError:
         held.close()
         raise

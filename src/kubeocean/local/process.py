@@ -7,8 +7,8 @@ in order. Output of the child goes to a log file; errors show the end of the log
 The kernel ties the child to the *thread* that forked it, not to the program; a child of a worker
 thread would be killed when that thread ends. Hence `start` works in the main thread only.
 
-The end of the child is seen through a pidfd on the event loop: no thread, no signal handler, no
-child watcher, no zombie, and no signal can hit a stranger that inherited the number.
+The end of the child is observed through a pidfd on the event loop: without a thread, a signal
+handler or a zombie, and no signal can reach another process that got the same number later.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from kubeocean.errors import InvariantError, LocalError
 
 __all__ = ["Process", "environment", "run"]
 
-# Runs in a Python of its own between fork and exec, because code of ours in a forked child of a
-# program with threads may deadlock. The parent may be gone before prctl took effect: then the child
-# has another parent already and ends by itself. Python ignores some signals, as do jobs that a
-# shell runs in the background; exec keeps that, so the defaults are restored. 1 is
-# PR_SET_PDEATHSIG.
+# Runs in a separate Python between fork and exec, because Python code in a forked child of a
+# program with threads may deadlock. The parent may have ended before prctl took effect: then the
+# child has another parent already and exits. Python ignores some signals, as do jobs that a shell
+# runs in the background; exec keeps that, so the defaults are restored. 1 is PR_SET_PDEATHSIG.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
@@ -49,11 +48,11 @@ except OSError as error:
     sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
 """
 
-_TAIL_BYTES = 64 * 1024  # far more than the lines anyone wants to see after a failure
+_TAIL_BYTES = 64 * 1024  # far more than the lines that an error shows
 
 
 class Process:
-    """A program that can be started, stopped, killed, paused and started again.
+    """A child process that can be started, stopped, killed, paused and started again.
 
     `argv[0]` is the program: a path, or a name looked up in PATH.
     """
@@ -83,7 +82,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the program was started and has not been seen to end; a paused program runs."""
+        """Whether the program was started and has not ended; a paused program runs."""
         return self._ended is not None and not self._ended.done()
 
     @property
@@ -146,7 +145,7 @@ class Process:
     async def stop(self, *, within_s: float = 10.0) -> int | None:
         """End the program with SIGTERM, after `within_s` with SIGKILL; return its exit code.
 
-        Nothing happens to a process that does not run.
+        A process that does not run is left as it is.
         """
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # a paused program would not receive SIGTERM
@@ -162,11 +161,11 @@ class Process:
         return await self.wait() if self.running else self.returncode
 
     def pause(self) -> None:
-        """Pause the program (SIGSTOP): its sockets stay open, and nothing is answered."""
+        """Pause the program (SIGSTOP): its sockets stay open, but requests are not answered."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused program go on (SIGCONT)."""
+        """Resume a paused program (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -177,7 +176,7 @@ class Process:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def tail(self, lines: int = 15) -> list[str]:
-        """The last lines that the last run wrote to the log."""
+        """Return the last lines that the last run wrote to the log."""
         try:
             with self.log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -189,12 +188,12 @@ class Process:
         return text.splitlines()[-lines:]
 
 
-# Not every shell of root looks into all of them.
+# Not every PATH of root has all of these.
 _SEARCH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of short programs: PATH only, without proxies and own settings."""
+    """Return the environment of short commands: PATH only, without proxies and settings."""
     known = os.environ.get("PATH", "").split(os.pathsep)
     search = dict.fromkeys((*filter(None, known), *_SEARCH))
     return {"PATH": os.pathsep.join(search), "HOME": "/root", "LANG": "C.UTF-8"}

@@ -35,7 +35,7 @@ _DETAIL_WIDTH: Final = 48
 
 
 class Task(Protocol):
-    """Step in progress."""
+    """A step whose progress is displayed."""
 
     def advance(self, by: int = 1) -> None:
         """Add `by` to the amount of the total that is done."""
@@ -51,7 +51,7 @@ class Task(Protocol):
 
 
 class Progress(Protocol):
-    """Display of steps."""
+    """Display of the progress of steps."""
 
     def note(self, message: str) -> None:
         """Print one permanent line."""
@@ -61,7 +61,7 @@ class Progress(Protocol):
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
-    """Bars where `stream` (stderr) is a terminal, plain lines elsewhere, nothing if closed."""
+    """Return a display: bars if `stream` is a terminal, else lines; silence if it is closed."""
     stream = sys.stderr if stream is None else stream
     if stream is None:  # Python has no stderr if its parent closed the descriptor
         return Silence()
@@ -76,7 +76,7 @@ def progress_on(stream: TextIO | None = None) -> Progress:
 
 
 def readable_bytes(count: float) -> str:
-    """1536000 → "1.5 MB"; decimal, as disks and networks are sold."""
+    """Return a number of bytes with a decimal unit, such as "1.5 MB" for 1536000."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -96,7 +96,7 @@ class Silence:
 
 
 class _Count:
-    """A task without a face."""
+    """A task that counts its progress and displays nothing."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -118,7 +118,7 @@ class _Count:
 
 
 class PlainProgress:
-    """Lines of text, each given to `write` without its line end."""
+    """Progress as lines of text, each passed to `write` without its line end."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ def _line(label: str, task: _Count, unit: str, elapsed_s: float) -> str:
 
 
 class TerminalProgress:
-    """Live bars by rich; several tasks share one display."""
+    """Progress as live bars on a terminal, with `rich`; several tasks share one display."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -223,7 +223,7 @@ def _bars(stream: TextIO) -> Bars:
 
 
 class _Bar(_Count):
-    """Row of a live display."""
+    """A task that is a row of a live display."""
 
     def __init__(self, bars: Bars, label: str, total: int, unit: str) -> None:
         super().__init__(total)

@@ -1,4 +1,4 @@
-"""Readiness: waits for a component to serve, and errors that explain why one does not.
+"""Readiness: waits until a component serves, and explains in an error why it does not.
 
 A wait ends in one of three ways: the component answers, the component has ended, or the time is
 over. The last two are a `LocalError` that carries the end of the component's log.
@@ -23,14 +23,14 @@ __all__ = ["ReadinessProbe", "failure", "until_ready"]
 _EVERY_S = 0.05
 _ANSWER_S = 5.0
 _SHOWN = 15
-_WIDTH = 400  # some lines carry a whole stack trace
+_WIDTH = 400  # some lines contain a whole stack trace
 _LOOKED_AT = 500
 _NOISE = ("Usage:", "goroutine ")
 _FULL = "no space left on device"
 
 
 class ReadinessProbe:
-    """GET requests to the servers of one cluster, with a client certificate of that cluster."""
+    """Sends GET requests to the servers of one cluster, with a client certificate."""
 
     def __init__(self, pki: Path, *, identity: str) -> None:
         tls = ssl.create_default_context(cafile=pki / "ca.crt")
@@ -53,7 +53,7 @@ class ReadinessProbe:
         await self._session.close()
 
     async def ok(self, url: str) -> bool:
-        """Whether the server answers 200."""
+        """Whether the server answers a GET request for `url` with 200."""
         try:
             async with self._session.get(url) as response:
                 await response.read()
@@ -71,9 +71,9 @@ async def until_ready(
     every_s: float = _EVERY_S,
     clock: Clock,
 ) -> None:
-    """Return when `ready` is true.
+    """Return when `ready()` returns true.
 
-    :raises LocalError: the process ended before, or was not ready in time.
+    :raises LocalError: the process has ended, or was not ready in time.
     """
     deadline = clock.monotonic() + within_s
     while not await ready():
@@ -85,7 +85,7 @@ async def until_ready(
 
 
 def failure(process: Process, what: str) -> LocalError:
-    """Return the error with the reason and the end of the log."""
+    """Return the error `what` of a process, with the end of its log."""
     lines = _telling(process.tail(_LOOKED_AT)) or ["(nothing)"]
     if any(_FULL in line for line in lines):
         what = f"{what}: {_FULL}"
@@ -94,6 +94,6 @@ def failure(process: Process, what: str) -> LocalError:
 
 
 def _telling(lines: list[str]) -> list[str]:
-    """The last lines, but neither the help after a refused flag nor the stacks after a panic."""
+    """Return the last lines of a log without help texts and stack traces at its end."""
     noise = (at for at, line in enumerate(lines) if at and line.startswith(_NOISE))
     return lines[: next(noise, len(lines))][-_SHOWN:]

@@ -1,10 +1,10 @@
-"""Simulated nodes: kwok plays thousands of kubelets against a real API server.
+"""Simulated nodes: kwok simulates thousands of kubelets for a real API server.
 
-A simulated node renews its lease and stays Ready; pods that are bound to it run at once (a Job's
-pods complete), and deleted ones end and go. `stages.yaml` defines the steps, and the annotations
+A simulated node renews its Lease and stays Ready; pods that are bound to it run at once (a Job's
+pods complete), and deleted pods are removed. `stages.yaml` defines the steps, and the annotations
 that delay them.
 
-kwok manages only the nodes that `add` made in this cluster: those whose label has the cluster's
+kwok manages only the nodes that `add` created in this cluster: those whose label has the cluster's
 name. A copy of such a node in another cluster is not managed.
 """
 
@@ -42,7 +42,7 @@ _CAPACITY: Final = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "500Gi"
 # No server answers at this address, and no packet to it leaves this machine: a request for logs of
 # a simulated node fails at once.
 _NETWORK: Final = ipaddress.ip_network("127.128.0.0/9")
-_NO_KUBELET: Final = {"kubeletEndpoint": {"Port": 9}}  # discard
+_NO_KUBELET: Final = {"kubeletEndpoint": {"Port": 9}}  # the discard port
 _PODS: Final = "10.128.0.1/9"
 _NODE_INFO: Final = {"operatingSystem": "linux", "architecture": "amd64", "osImage": "simulated"}
 _CONDITIONS: Final = (
@@ -61,13 +61,13 @@ _AT_ONCE: Final = 32
 _START_S: Final = 60.0
 _NODE_S: Final = 0.2  # added for each new node; a tenth is usual
 _POLL_S: Final = 0.2
-_NODE_POLL_S: Final = 0.001  # a look at all nodes costs by the node
+_NODE_POLL_S: Final = 0.001  # added for each node, because a poll lists all nodes
 
 
 class SimulatedNodes(Lifespan):
-    """kwok for one cluster; `async with` starts and stops kwok, the nodes stay.
+    """Simulated nodes of one cluster; `async with` starts and stops kwok, the Node objects stay.
 
-    Stopped or paused, all its nodes fail as nodes do: their leases grow old.
+    While kwok is stopped or paused, its nodes fail as nodes do: their Leases expire.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SimulatedNodes(Lifespan):
 
     @property
     def process(self) -> Process:
-        """kwok itself."""
+        """The process of kwok."""
         if self._process is None:
             raise LocalError(f"no simulated nodes were started in cluster {self._cluster.name}")
         return self._process
@@ -94,7 +94,7 @@ class SimulatedNodes(Lifespan):
     async def start(self) -> None:
         """Start kwok, which keeps the simulated nodes Ready, also those of an earlier start.
 
-        :raises LocalError: kwok does not work, with the end of its log.
+        :raises LocalError: kwok does not start; the text has the end of its log.
         """
         await self._release()
         kubeconfig = self._cluster.user(_USER, ["system:masters"])
@@ -107,7 +107,7 @@ class SimulatedNodes(Lifespan):
                 f"--node-lease-duration-seconds={self._lease_s}",
                 f"--cidr={_PODS}",
                 f"--server-address={address}",
-                "--v=WARN",  # a line for each pod costs more than the pod
+                "--v=WARN",  # logging a line for each pod costs more than simulating the pod
             )
             log = self._cluster.root / "logs" / "kwok.log"
             self._process = Process("kwok", [self._assets.path("kwok"), *flags], log=log)
@@ -122,9 +122,9 @@ class SimulatedNodes(Lifespan):
             )
 
     async def _release(self) -> None:
-        """Take the leases from an earlier kwok, for which a new one waits until they are too old.
+        """Delete the Leases of an earlier kwok, so that a new one holds them at once.
 
-        By then, the controllers would have given the nodes up.
+        kwok would wait until they expire; by then, controllers mark the nodes as NotReady.
         """
         async with self._client() as client:
             ours = (await client.list(NODES, labels=f"{_LABEL}={self._cluster.name}")).items
@@ -132,16 +132,16 @@ class SimulatedNodes(Lifespan):
             await _each(names, lambda name: _delete(client, LEASES, name, _LEASES))
 
     async def stop(self) -> None:
-        """End kwok; its nodes stay, and fail when their leases are too old."""
+        """Stop kwok; its Node objects stay, and fail when their Leases expire."""
         if self._process is not None:
             await self._process.stop()
 
     def pause(self) -> None:
-        """Let all simulated nodes fall silent."""
+        """Pause kwok, so that all simulated nodes stop renewing their Leases."""
         self.process.pause()
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Resume kwok, so that all simulated nodes renew their Leases again."""
         self.process.resume()
 
     async def add(
@@ -153,7 +153,7 @@ class SimulatedNodes(Lifespan):
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Json] = (),
     ) -> list[str]:
-        """Make `count` more nodes, named after the prefix, and wait until they are Ready.
+        """Create `count` more nodes, named after the prefix, and wait until they are Ready.
 
         `capacity` adds resources to the default ones, or replaces them.
         """
@@ -175,17 +175,17 @@ class SimulatedNodes(Lifespan):
         return names
 
     async def remove(self, names: Iterable[str] | None = None) -> None:
-        """Delete these nodes, or all simulated ones; their pods go as those of lost nodes do."""
+        """Delete these nodes, or all simulated ones; pods are deleted as those of lost nodes."""
         async with self._client() as client:
             chosen = names if names is not None else await self._all(client)
             await _each(chosen, lambda name: _delete(client, NODES, name))
 
     async def fail(self, names: Iterable[str]) -> None:
-        """Let only these nodes fall silent, as if their machines were lost."""
+        """Stop the Lease renewal of these nodes only, as if their machines were lost."""
         await self._relabel(names, _SILENT)
 
     async def heal(self, names: Iterable[str]) -> None:
-        """Let failed nodes come back."""
+        """Restart the Lease renewal of nodes that `fail` has stopped."""
         await self._relabel(names, self._cluster.name)
 
     async def _relabel(self, names: Iterable[str], value: str) -> None:
@@ -198,7 +198,7 @@ class SimulatedNodes(Lifespan):
         return [node.name for node in (await client.list(NODES, labels=ours)).items]
 
     async def _until_ready(self, client: Client, names: set[str]) -> None:
-        """Wait until kwok minds them all, and the controllers let pods onto them."""
+        """Wait until kwok has Leases for all these nodes, and controllers admit pods to them."""
 
         async def ready() -> bool:
             leases = {lease.name for lease in (await client.list(LEASES, _LEASES)).items}
@@ -237,7 +237,7 @@ def _node(
     labels: Mapping[str, str],
     taints: Sequence[Json],
 ) -> Json:
-    """A node that is Ready from the start, which spares a write for each."""
+    """Return a Node that is Ready when created, which saves a write for each node."""
     address = str(_NETWORK[1 + zlib.crc32(name.encode()) % (_NETWORK.num_addresses - 2)])
     platform = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     own = {"kubernetes.io/hostname": name, _LABEL: cluster}
@@ -272,11 +272,11 @@ async def _delete(client: Client, kind: Resource[Any], name: str, namespace: str
 
 
 async def _each(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
-    """Await all, some at a time; the first error cancels the others."""
+    """Await `act` for all names, some at a time; the first error cancels the others."""
     waiting = iter(names)
 
     async def work() -> None:
-        for name in waiting:  # shared: no await stands between taking a name and the next
+        for name in waiting:  # shared by the workers: no await between taking a name and the next
             await act(name)
 
     try:

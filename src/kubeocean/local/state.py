@@ -1,4 +1,4 @@
-"""State: files about an ocean that runs in the background.
+"""State: files about an ocean (local clusters) that runs in the background.
 
     <state home>/kubeocean/
     ├── NAME.lock           held while the ocean is started or stopped
@@ -40,7 +40,7 @@ __all__ = [
 
 Phase = Literal["starting", "running", "stopping", "stopped", "failed"]
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-# Programs that a supervisor starts, directly or through the tools that make a node's namespaces.
+# Programs that a supervisor starts, directly or through the tools that create namespaces.
 _PROGRAMS: Final = {*EVERYTHING, "containerd", "nsenter", "setpriv", "unshare"} - {"kubectl"}
 _SCRIPTS: Final = (
     b"kubeocean.local.supervisor",
@@ -52,7 +52,7 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process of this machine, now or at some earlier time."""
+    """Identity of a process of this machine, which may have ended."""
 
     pid: int
     started: int
@@ -68,7 +68,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """Cluster, its kubeconfig context and its nodes; those of the computing cluster are virtual."""
+    """A cluster of an ocean: kubeconfig context and nodes (virtual in the computing cluster)."""
 
     context: str
     server: str
@@ -76,7 +76,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class OceanState(msgspec.Struct, frozen=True):
-    """Content of `state.json`; `detail` is shown during the start, `error` after a failure."""
+    """Content of an ocean's `state.json`; `detail` is set during the start, `error` on failure."""
 
     name: str
     phase: Phase
@@ -92,12 +92,12 @@ class OceanState(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor runs, whatever the phase is."""
+        """Whether the supervisor's process runs, in any phase."""
         return self.process.alive
 
 
 def cluster_states(ocean: Ocean) -> tuple[ClusterState, ...]:
-    """Return the states of the clusters of a running installation."""
+    """Return the states of the clusters of a running ocean."""
     shape = ocean.shape
     virtual = shape.workers * shape.nodes if shape.product else 0
     return tuple(
@@ -107,15 +107,15 @@ def cluster_states(ocean: Ocean) -> tuple[ClusterState, ...]:
 
 
 def state_home(environ: Mapping[str, str]) -> Path:
-    """Return the user's directory for persistent state, by the XDG rules.
+    """Return Kubeocean's directory in the user's persistent state, by the XDG rules.
 
-    :raises ConfigError: nothing says where that is.
+    :raises ConfigError: the user has no home directory.
     """
     return user_directory(environ, "XDG_STATE_HOME", ".local/state") / "kubeocean"
 
 
 class StateDirectory:
-    """Directory of the clusters `name` under `home`."""
+    """The directory of the ocean `name` under `home`."""
 
     def __init__(self, name: str, home: Path) -> None:
         if _NAME.fullmatch(name) is None:
@@ -146,7 +146,7 @@ class StateDirectory:
             return msgspec.json.decode(path.read_bytes(), type=OceanState)
         except FileNotFoundError:
             return None
-        except (ValueError, ConfigError) as error:  # not JSON, not text, or not a state of ours
+        except (ValueError, ConfigError) as error:  # not JSON, not text, or no state
             raise LocalError(
                 f"could not read {path}: {error}; to repair it, run `kubeocean down`"
             ) from None
@@ -160,9 +160,9 @@ class StateDirectory:
 
 
 def processes_under(directory: Path) -> list[ProcessId]:
-    """Return our processes whose working directory or arguments are in `directory`.
+    """Return the processes of an ocean: with working directory or arguments in `directory`.
 
-    A user's shell, pager or kubectl there is not ours.
+    Only programs that a supervisor starts count, not a user's shell, pager or kubectl.
     """
     inside = os.fsencode(directory) + b"/"
     processes: list[ProcessId] = []
@@ -185,7 +185,7 @@ def _is_ours(words: bytes) -> bool:
 
 
 def _started(pid: int) -> int:
-    """Return the start of a process in ticks since the boot; 0 after its end, and for a zombie."""
+    """Return the start of a process in ticks since boot; 0 if it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Supervisor: the background process that owns an ocean.
 
-`launch` starts the supervisor as a program with a session of its own, which runs until SIGTERM or
-the failure of a component. All other processes are its children, and end with it for any reason.
-The state directory has its state and its log.
+`launch` starts the supervisor as a program in a new session, which runs until SIGTERM or the
+failure of a component. All other processes are its children, and end with it for any reason. Its
+state and its log are in the state directory.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Supervisor:
         try:
             await self._ocean.watch()
         except asyncio.CancelledError:
-            self._write_state("stopping")  # our programs end first, which takes a moment
+            self._write_state("stopping")  # Kubeocean's programs end first, which takes a moment
             raise
 
 
@@ -146,10 +146,10 @@ async def _supervise(path: Path) -> int:
 
 
 def main() -> None:
-    """The program; its argument is the state directory."""
+    """Run the supervisor as a program; its argument is the state directory."""
     os.umask(0o077)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a log is UTF-8, whatever terminals here are
+        if isinstance(stream, io.TextIOWrapper):  # a log is UTF-8 in every locale
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.exit(asyncio.run(_supervise(Path(sys.argv[1]))))
 

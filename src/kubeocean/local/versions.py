@@ -1,8 +1,8 @@
 """Versions of the programs that local clusters run, pinned in one place.
 
-The Go modules that ship with us say which Kubernetes, etcd and kwok we build; a download takes the
-same versions, read from the same files. The fingerprint of those files names the cache, so that a
-changed pin never meets an old binary.
+The Go modules that ship with Kubeocean pin the versions of Kubernetes, etcd and kwok for builds;
+downloads use the same versions, read from the same files. The fingerprint of those files is in the
+name of the cache, so that an old binary is never used with a changed pin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN_DIGITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """An operating system and a processor, in Go's words."""
+    """An operating system and a processor, with Go's names."""
 
     os: str
     arch: str
@@ -37,7 +37,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Release tags with their leading v; `go` is the oldest Go that builds them."""
+    """Versions of Kubernetes, etcd and kwok, with a leading v; `go` is the oldest Go for builds."""
 
     kubernetes: str
     etcd: str
@@ -59,7 +59,7 @@ def this_platform() -> Platform:
 
 
 def pinned(modules: Path = GO_MODULES) -> Versions:
-    """The versions that the go.mod files require."""
+    """Return the versions that the go.mod files in `modules` require."""
     kubernetes = (modules / "kubernetes" / "go.mod").read_text()
     kwok = (modules / "kwok" / "go.mod").read_text()
     return Versions(

@@ -1,7 +1,7 @@
 """Builds and runs the controllers of the manager.
 
 Only the leader may run a Manager, or its clients must be fenced. Replicas that share the bindings
-each reconcile their own part, and watch all bindings.
+each reconcile their own shards, and watch all bindings.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Manager:
         )
 
     def share(self, sharing: SharedControllers) -> None:
-        """Reconcile only this replica's part of the bindings; call before `run`."""
+        """Reconcile only the bindings in this replica's shards; call before `run`."""
         bindings = self._bindings
         sharing.share(
             bindings.controller,
@@ -106,7 +106,7 @@ class Manager:
         return self._bindings.informer.has_synced
 
     def retry_failed(self) -> None:
-        """Retry what failed during an outage of the computing cluster."""
+        """Retry the bindings that failed during an outage of the computing cluster."""
         self._bindings.controller.retry_failed()
 
     async def run(self) -> None:

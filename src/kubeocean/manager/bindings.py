@@ -1,12 +1,12 @@
 """The controller of ClusterBindings: validation, rollout, status and deletion.
 
-A reconcile reads caches, decides (`status`), and writes the difference. It never sends a request to
-a worker: the probe of each binding does, so that an unreachable worker delays no other binding.
-Running objects are not deleted because a binding has become invalid.
+A reconcile reads caches, decides (`status`), and writes the difference. A reconcile never sends a
+request to a worker: the probe of each binding does, so that an unreachable worker delays no other
+binding. Running objects are not deleted because a binding has become invalid.
 
-The manager writes `Ready`, `Permitted`, `SyncerReady` and `ProxierReady`. It writes `Connected`
-while no syncer leads; the leading syncer writes it otherwise. The syncer's Deployment and Lease are
-read for that only if the status and the probe disagree.
+The manager writes `Ready`, `Permitted`, `SyncerReady` and `ProxierReady`. The manager writes
+`Connected` only while no syncer leads; the leading syncer writes that condition otherwise. To find
+out who leads, the syncer's Deployment and Lease are read only if the status and the probe disagree.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _audit = get_logger(AUDIT_LOGGER)
 
 
 class Bindings:
-    """Reconciles all bindings; `connect` returns the transport to a worker."""
+    """Reconciles all ClusterBindings; `connect` returns the transport to a worker."""
 
     def __init__(
         self,
@@ -141,8 +141,7 @@ class Bindings:
             self._enqueue(self._overlapping(new.spec.cluster_id))
 
     def _overlapping(self, cluster_id: str) -> list[ClusterBinding]:
-        """Return the bindings that could have virtual nodes of the same name as this
-        clusterID's."""
+        """Return the bindings whose virtual nodes could have the same names as this clusterID's."""
         longer = self.informer.by(_BY_PREFIX, cluster_id)
         shorter = cluster_id_prefixes(cluster_id)[:-1]
         return [
@@ -157,7 +156,7 @@ class Bindings:
     # ProbeListener
 
     def result_changed(self, binding: Key) -> None:
-        """Requeue a binding after its probe has another result."""
+        """Enqueue a binding whose probe has another result than before."""
         self.controller.enqueue(binding)
 
     def kubeconfig_rotated(self, binding: Key, server: str) -> None:
@@ -248,8 +247,10 @@ class Bindings:
         return binding
 
     async def _authors(self, binding: ClusterBinding) -> list[str]:
-        """Return the field managers of the binding. These name programs; the users are in the audit
-        log of the API server."""
+        """Return the field managers of the binding.
+
+        These name programs; the users are in the audit log of the API server.
+        """
         try:
             raw = await self._client.get(CLUSTER_BINDINGS, binding.name, keep_raw=True)
         except NotFound:
@@ -261,8 +262,10 @@ class Bindings:
     async def _roll_out(
         self, binding: ClusterBinding, probe: ProbeResult | None
     ) -> RolloutResult | None:
-        """Apply the binding's objects if its worker passed the probe, or if these were applied
-        before. Objects of the earlier implementation stay unchanged until the worker passes."""
+        """Apply the binding's objects, if its worker passed the probe or they were applied before.
+
+        Objects of the earlier implementation stay unchanged until the worker passes.
+        """
         fit = probe is not None and probe.fit
         if not fit and not rolled_out(binding):
             return None
@@ -282,7 +285,7 @@ class Bindings:
         if self._domain.finalizer_syncer not in (binding.metadata.finalizers or ()):
             return False  # no syncer has led yet
         if rollout is not None and rollout.syncer.ready:
-            return True  # its Lease may have a name that is not known here
+            return True  # its Lease may have a name that the manager does not know
         return (await self._leaders.of(binding)).leads
 
     async def _write(self, observation: BindingObservation) -> None:

@@ -2,13 +2,14 @@
 
 Such a credential is a token of the worker's account. The account may request tokens of itself, and
 of no other account with permissions; the worker's admission policy admits only tokens that are
-bound to the Secret with which the owner revokes the credential. In the last third of its lifetime
-the manager requests a new token, tries it once, and writes it into the kubeconfig Secret with the
-resourceVersion that was read. Syncer and proxier follow the Secret. The old token stays valid until
-its own expiry.
+bound to the Secret with which the owner revokes the credential. In the last third of the
+credential's lifetime the manager requests a new token, tries the token once, and writes it into the
+kubeconfig Secret with the resourceVersion that was read. Syncer and proxier follow the Secret. The
+old token stays valid until its own expiry.
 
-A failure changes nothing else: it is shown in the condition `CredentialValid`, and repeated at
-growing intervals. A kubeconfig that `join` has not made is never written; its expiry is shown.
+A failed renewal changes nothing else: the failure is shown in the condition `CredentialValid`, and
+the renewal is repeated at growing intervals. A kubeconfig that `join` has not made is never
+written; its expiry is shown.
 
 Answers of the worker are not trusted: a token is written only if it is one of the same account,
 bound to the same Secret, ends later than the present one, and is accepted by the worker.
@@ -84,7 +85,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class CredentialReport:
-    """The expiry of a credential, whether the manager renews it, and why that failed."""
+    """The expiry of a credential, whether the manager renews it, and why a renewal failed."""
 
     ends: datetime | None = None
     renews: bool = False
@@ -127,16 +128,17 @@ def _made_by_join(secret: KubeconfigSecret, binding: ClusterBinding, domain: Dom
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token that may replace the present one."""
+    """A token from the worker that may replace the token in the kubeconfig."""
 
     token: str = field(repr=False)
     ends: datetime
 
 
 def accepted(token: object, present: TokenClaims) -> NewToken:
-    """Return a token of the worker's answer, if it may replace the present one.
+    """Return a token from the worker's answer, if it may replace the present token.
 
-    :raises ApiError: it is none, or not one of the same account and Secret that ends later.
+    :raises ApiError: the answer has no token, or the token is not one of the same account and
+        Secret that ends later.
     """
     if not isinstance(token, str) or len(token) > _LONGEST_TOKEN:
         raise ApiError("the worker's answer has no token")
@@ -167,7 +169,7 @@ class CredentialRenewal:
         domain: Domain,
         clock: Clock,
     ) -> None:
-        # As `join` applies it, so that neither is in conflict with the other.
+        # The field manager of `join`, so that the two never conflict.
         self._computing = computing.with_field_manager(FIELD_MANAGER)
         self._connect = connect
         self._domain = domain
@@ -186,7 +188,7 @@ class CredentialRenewal:
     ) -> CredentialReport:
         """Renew the credential if that is due; return its state. Failures are not raised.
 
-        Without a `worker` nothing is renewed: the server is not that of the binding.
+        Without a `worker` nothing is renewed: the server that answers is not that of the binding.
         """
         credential = credential_of(secret, access, binding, self._domain)
         is_due = credential.is_due(self._clock.now())
@@ -243,7 +245,7 @@ class CredentialRenewal:
     def _secret(
         self, binding: ClusterBinding, secret: KubeconfigSecret, content: str, ends: datetime
     ) -> Json:
-        """Return the Secret as `join` applies it, for the version of it that was read."""
+        """Return the kubeconfig Secret as `join` applies it, with the version that was read."""
         domain, annotations = self._domain, secret.annotations
         body = kubeconfig_secret(
             binding.name,

@@ -9,7 +9,8 @@ binding are deleted, so the deletion of a duplicate binding deletes nothing else
 `deadline_s`, or at once if the force annotation is set, the deletion proceeds without confirmation.
 Then the manager itself deletes the virtual nodes, by UID and with only Kubeocean's finalizers
 removed (their pods are left to the pod garbage collector), and the condition `Drained` and an event
-list what may be left. Meanwhile `Ready` says what the deletion waits for, and until when.
+list the objects that may be left. Meanwhile `Ready` says which objects the deletion waits for, and
+until when.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ DEADLINE_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The deletion waits for its syncer, at the latest `until`."""
+    """The decision that the deletion waits for its syncer, at the latest `until`."""
 
     waits: str
     until: datetime | None = None
@@ -61,7 +62,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """The deletion proceeds; `unconfirmed` says why the syncer has not confirmed its cleanup."""
+    """The decision that the deletion proceeds.
+
+    `unconfirmed` says why the syncer has not confirmed its cleanup; empty if it has.
+    """
 
     unconfirmed: str = ""
 
@@ -163,8 +167,10 @@ _audit = get_logger(AUDIT_LOGGER)
 
 
 class BindingDeletion:
-    """Deletes bindings; `deadline_s` is the time that a deletion waits while no syncer leads, and
-    `known` returns all bindings."""
+    """Deletes bindings; `known` returns all bindings.
+
+    A deletion waits for `deadline_s` while no syncer leads.
+    """
 
     def __init__(
         self,
@@ -190,7 +196,7 @@ class BindingDeletion:
         self._deadline_s = deadline_s
 
     async def reconcile(self, binding: ClusterBinding) -> Outcome:
-        """Make the next step of a deletion."""
+        """Make the next step in the deletion of a binding."""
         finalizers, domain = set(binding.metadata.finalizers or ()), self._domain
         if not finalizers & {domain.finalizer_manager, domain.finalizer_syncer}:
             return Done()
@@ -210,14 +216,13 @@ class BindingDeletion:
                 return await self._proceed(binding, unconfirmed, now)
 
     async def _leader(self, binding: ClusterBinding) -> SyncerLeader:
-        """Return whether a syncer leads; a ready Deployment counts, whatever its Lease is
-        called."""
+        """Return whether a syncer leads; a ready Deployment counts, whatever its Lease is named."""
         if self._rollout.syncers_ready(binding):
             return SyncerLeader(True)
         return await self._leaders.of(binding)
 
     async def _restore(self, binding: ClusterBinding) -> None:
-        """Create a deleted syncer again while the deletion waits for its cleanup."""
+        """Roll out a deleted syncer again while the deletion waits for the syncer's cleanup."""
         foreground = _FOREGROUND in (binding.metadata.finalizers or ())
         if rolled_out(binding) and not foreground:
             await self._rollout.ensure(binding)
@@ -252,8 +257,10 @@ class BindingDeletion:
         remove: Callable[[ClusterBinding], Awaitable[list[str]]],
         now: datetime,
     ) -> tuple[ClusterBinding, list[str], str]:
-        """Delete objects; return the binding, titles of objects to wait for, and a refusal that
-        does not keep the deletion from proceeding.
+        """Delete the objects that were rolled out for the binding.
+
+        Return the binding, titles of objects to wait for, and a refusal that does not keep the
+        deletion from proceeding.
 
         :raises ApiError: objects could not be deleted yet.
         """
@@ -285,8 +292,10 @@ class BindingDeletion:
         return ", ".join(f"Lease {each}" for each in held)
 
     async def _exists(self, binding: ClusterBinding) -> bool:
-        """Whether the binding exists: the cache may lag, and a binding that is gone must not be
-        reported twice or rolled out again."""
+        """Whether the API server has the binding; the cache may lag.
+
+        A binding that is gone must not be reported twice or rolled out again.
+        """
         try:
             current = await self._client.get(CLUSTER_BINDINGS, binding.name)
         except NotFound:
@@ -294,8 +303,10 @@ class BindingDeletion:
         return current.uid == binding.uid
 
     def _may_leave(self, binding: ClusterBinding, now: datetime) -> bool:
-        """Whether the binding may go before its objects, which the garbage collector deletes
-        then."""
+        """Whether the binding may be removed before its objects.
+
+        The garbage collector deletes the objects then.
+        """
         deleted = datetime.fromisoformat(binding.metadata.deletion_timestamp or text_of(now))
         late = now >= deleted + timedelta(seconds=self._deadline_s)
         return late or forced(binding, self._domain)
@@ -354,7 +365,7 @@ class BindingDeletion:
     async def _failed(
         self, binding: ClusterBinding, error: ApiError, now: datetime
     ) -> ClusterBinding:
-        """Report a failed request; a reader of the status may be able to grant the permission."""
+        """Report a failed request in an event, and a missing permission also in the status."""
         self._warn(binding, BindingEvent.CLEANUP_FAILED, str(error))
         if not isinstance(error, Forbidden):
             return binding

@@ -49,7 +49,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TemplateToken:
-    """A token of an action; `kind` is the name of the matched group."""
+    """A token of a template's action; `kind` is the name of the matched group."""
 
     kind: str
     text: str
@@ -57,14 +57,14 @@ class TemplateToken:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text outside actions."""
+    """Text of a template outside its actions."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateAction:
-    """The tokens between braces, and the line of the opening brace."""
+    """An action of a template: its tokens between braces, and the line of the opening brace."""
 
     tokens: tuple[TemplateToken, ...]
     line: int
@@ -108,7 +108,7 @@ def _trims(text: str, at: int) -> bool:
 
 
 def _closes(text: str, at: int) -> tuple[int, bool] | None:
-    """Return the end of a closing brace at `at` and whether it trims; None: no closing brace."""
+    """Return the end of the closing braces at `at` and whether they trim; None without braces."""
     if text.startswith(_CLOSE, at):
         return at + len(_CLOSE), False
     if text[at : at + 1] in tuple(_SPACE) and text.startswith(f"-{_CLOSE}", at + 1):
@@ -168,7 +168,7 @@ _VERB: Final = re.compile(r"%(.?)", re.DOTALL)
 
 
 class Template:
-    """A parsed template; `source` names it in errors."""
+    """A parsed template; errors name its `source`."""
 
     def __init__(self, text: str, *, source: str) -> None:
         """Parse the template.
@@ -179,7 +179,7 @@ class Template:
         self._body = _Parser(text, source).read()
 
     def render(self, variables: _Variables) -> str:
-        """Return the text with these variables.
+        """Return the text of the template with these variables.
 
         :raises ConfigError: a variable is unknown, or a function cannot be evaluated.
         """
@@ -209,7 +209,7 @@ class Template:
 
 
 class _ExpressionError(Exception):
-    """An expression is invalid; the caller adds file and line."""
+    """Raised for an invalid expression; the caller adds file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,10 @@ class _Call:
         return _FUNCTIONS[self.name](*(each.evaluate(variables) for each in self.arguments))
 
     def _decide(self, variables: _Variables, *, until: bool) -> Value:
-        """Return the first operand that decides, or the last; later ones are not evaluated."""
+        """Return the first operand that is true (or false, by `until`), else the last operand.
+
+        Later operands are not evaluated.
+        """
         value: Value = False
         for argument in self.arguments:
             value = argument.evaluate(variables)
@@ -360,7 +363,7 @@ class _Parser:
         return body
 
     def _body(self, depth: int) -> tuple[Sequence[_Node], TemplateAction | None]:
-        """Parse up to an enclosing `else` or `end`; return the nodes and that action."""
+        """Parse up to an enclosing `else` or `end`; return the nodes and that closing action."""
         nodes: list[_Node] = []
         for piece in self._tokens:
             if isinstance(piece, Text):
@@ -420,8 +423,10 @@ class _Parser:
 
 
 def _pipeline(tokens: list[TemplateToken], depth: int) -> tuple[_Expression, list[TemplateToken]]:
-    """Parse a pipeline; return it and the remaining tokens. Each step is the last argument of the
-    next one."""
+    """Parse a pipeline; return the pipeline and the remaining tokens.
+
+    Each step is the last argument of the next one.
+    """
     if depth > _MAX_DEPTH:
         raise _ExpressionError("parentheses are nested too deeply")
     given: _Expression | None = None

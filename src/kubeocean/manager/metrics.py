@@ -46,7 +46,7 @@ class ManagerMetrics:
         metrics.read_gauges([_BINDINGS, _EXPIRY], self._read)
 
     def share(self, reports_bindings: Callable[[], bool]) -> None:
-        """Count bindings only while the callable returns True; call before `run`."""
+        """Count bindings only while `reports_bindings` returns True; call before `run`."""
         self._reports_bindings = reports_bindings
 
     def reconciled(self, binding: str, seconds: float, *, failed: bool) -> None:
@@ -77,7 +77,7 @@ def expiries(bindings: Iterable[ClusterBinding]) -> list[tuple[tuple[str], float
 
 
 def count(bindings: Iterable[ClusterBinding]) -> list[tuple[tuple[str], float]]:
-    """Count the bindings of each status; one without a phase is Pending."""
+    """Count the bindings of each status; a binding without a phase is Pending."""
     states = [
         "Deleting" if binding.deleting else binding.status.phase or str(BindingPhase.PENDING)
         for binding in bindings

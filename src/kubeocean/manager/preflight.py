@@ -26,7 +26,7 @@ __all__ = ["PermissionReview", "Place", "ensure_namespace", "review", "summary"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Result for the mount namespace: why it cannot be used, and whether it was created."""
+    """The state of the mount namespace: why it cannot be used, and whether it was created."""
 
     error: str = ""
     created: bool = False
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PermissionReview:
-    """Permissions that are required and missing, and add-ons that are not granted in full."""
+    """Required permissions that are missing, and add-ons that are not granted in full."""
 
     missing: tuple[str, ...] = ()
     without: tuple[str, ...] = ()

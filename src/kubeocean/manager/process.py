@@ -1,9 +1,9 @@
-"""The process of a manager: builds it from its settings, and runs it until a signal.
+"""The process of a manager: from its settings to a service that runs until a signal.
 
 Replicas compete for a Lease; only the leader reconciles bindings, and the others are ready
 standbys. A leader that loses its Lease exits with code 1. None of its later writes are sent: all
 clients, those of workers too, check the election before each write. With `--sharding` each replica
-reconciles its part of the bindings, and the clients check the ring.
+reconciles the bindings in its shards, and the clients check the ring.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) ->
 
 
 class Program:
-    """The parts of one process; `stack` closes them at the end."""
+    """The parts of one manager's process; `stack` closes them at the end."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
@@ -53,7 +53,7 @@ class Program:
         self._metrics = Metrics(process=True)
 
     def prepare(self) -> Service:
-        """Build the service without sending a request.
+        """Build the manager's service without sending a request.
 
         :raises KubeoceanError: a setting or a file is invalid.
         """

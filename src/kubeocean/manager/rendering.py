@@ -67,7 +67,7 @@ AnyResource: TypeAlias = Resource[Any]
 
 
 class Component(StrEnum):
-    """The two components that are rolled out for a binding."""
+    """The two programs that are rolled out for a binding: syncer and proxier."""
 
     SYNCER = group.COMPONENT_SYNCER
     PROXIER = group.COMPONENT_PROXIER
@@ -131,7 +131,7 @@ KINDS: Final[Mapping[str, AnyResource]] = {
 
 @dataclass(frozen=True, slots=True)
 class RenderedObject:
-    """A rendered object of a binding."""
+    """An object of a binding as rendered from a template."""
 
     component: Component
     resource: AnyResource
@@ -146,12 +146,12 @@ class RenderedObject:
 
 
 def required_files(component: Component) -> tuple[str, ...]:
-    """Return the files that a component cannot do without."""
+    """Return the names of the files that the directory of a component must have."""
     return _REQUIRED[component]
 
 
 def namespace_of(component: Component, files: Files, domain: Domain) -> str:
-    """Return the namespace of a component."""
+    """Return the namespace in which a component (syncer or proxier) runs, by its files."""
     return _plain(files, f"{component}Namespace") or domain.system_namespace
 
 
@@ -178,7 +178,7 @@ def names(
         "SecretName": secret.name,
     }
     if secret.name:
-        check_subdomain(secret.name, field="spec.secretRef.name")  # it is inserted into YAML
+        check_subdomain(secret.name, field="spec.secretRef.name")  # the name is inserted into YAML
     secret_namespaces = {secret.namespace}
     if is_syncer:
         variables["SyncerNamespace"] = namespace
@@ -293,7 +293,7 @@ def _rendered(component: Component, body: Json, domain: Domain) -> RenderedObjec
 
 
 def _plain(files: Files, name: str) -> str:
-    """Return the name in a plain file, without white space around it; "" if there is none."""
+    """Return the name in a plain file, stripped; "" if the file does not exist or is empty."""
     value = files.get(name, "").strip()
     if value:
         check_subdomain(value, field=name)  # the value is inserted into YAML
@@ -316,7 +316,7 @@ def _tls(binding: ClusterBinding, namespace: str, domain: Domain) -> dict[str, V
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
-    """Fields of the metadata that a template may set."""
+    """The fields of an object's metadata that a template may set."""
 
     name: str = ""
     namespace: str = ""
@@ -361,7 +361,7 @@ class _DeploymentShape(msgspec.Struct):
 
 
 def _cleaned(value: object, source: str) -> object:
-    """Return the value without nulls.
+    """Return a parsed YAML value without nulls.
 
     :raises ConfigError: a key is not text.
     """
@@ -376,7 +376,7 @@ def _cleaned(value: object, source: str) -> object:
 
 
 def _label(body: Json, component: Component, *, binding: ClusterBinding, domain: Domain) -> None:
-    """Add Kubeocean's labels; a template may override those of name and component."""
+    """Add Kubeocean's labels to an object; a template may override those of name and component."""
     meta = body["metadata"]
     defaults = {
         group.APP_NAME: f"{domain.product}-{component}",
@@ -427,7 +427,7 @@ def _owner(binding: Object) -> Json:
 
 
 def _source(component: Component, file: str) -> str:
-    """Return the name of a file in errors."""
+    """Return the name by which errors refer to a template file."""
     return f"{component} template {file}"
 
 
@@ -436,7 +436,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Files of one directory; `problem` is set if required files cannot be read."""
+    """Files of one template directory; `problem` says why required files cannot be read."""
 
     files: Files = field(default_factory=dict)
     problem: str = ""
@@ -455,7 +455,7 @@ class TemplateFiles:
         return self._read.get(component, Directory(problem="the templates were not read yet"))
 
     def refresh(self) -> bool:
-        """Read the files if they changed; return whether their content did."""
+        """Read the template files if they changed; return whether their content changed."""
         if self._seen is not None and not self._seen.changed():
             return False
         for _ in range(_ATTEMPTS):
@@ -473,7 +473,7 @@ class TemplateFiles:
         return True
 
     def _directory(self, component: Component, at: Path, files: Files, problem: str) -> Directory:
-        """Return the directory; one with a file that cannot be read keeps its last files."""
+        """Return the template directory; if a file cannot be read, with the files read before."""
         if problem:
             known = self._read.get(component)
             return Directory(known.files if known is not None else files, problem)
@@ -481,7 +481,7 @@ class TemplateFiles:
 
 
 def _read_files(seen: FileSet, directory: Path) -> tuple[Files, str]:
-    """Return the files that exist, and why one of them cannot be read."""
+    """Return the files that exist, and why one of them cannot be read ("" if all can)."""
     files, problem = {}, ""
     for name in (*OBJECT_FILES, *PLAIN_FILES):
         path = directory / name
@@ -538,7 +538,7 @@ class Renderer:
         return True
 
     def namespaces(self) -> Iterator[tuple[Component, str]]:
-        """Yield the namespace of each component with a valid one."""
+        """Yield the namespaces of those components that have a valid one."""
         for component in Component:
             try:
                 files = self._templates[component].files
@@ -570,7 +570,7 @@ class Renderer:
         return objects
 
     def known(self, component: Component, binding: str) -> tuple[RenderedObject, ...]:
-        """Return the objects of the last valid rendering."""
+        """Return the objects of a component from the last valid rendering for a binding."""
         plan = self._plans.get((component, binding))
         return plan.objects if plan is not None else ()
 

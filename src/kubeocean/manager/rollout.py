@@ -1,4 +1,4 @@
-"""Applies, repairs and deletes the objects of bindings (syncer, proxier and what these need).
+"""Applies, repairs and deletes the objects of bindings: syncer, proxier, and objects they need.
 
 The rendered templates are compared with the stored objects; differences are written by server-side
 apply. So changes of a template or of the binding are applied, edits and deletions by others are
@@ -77,7 +77,7 @@ _log = get_logger(__name__)
 
 
 class _Failure(Exception):
-    """The objects of a component cannot be applied."""
+    """Raised if the objects of a component (syncer or proxier) cannot be applied."""
 
     def __init__(self, phase: ComponentPhase, reason: str) -> None:
         super().__init__(reason)
@@ -86,7 +86,7 @@ class _Failure(Exception):
 
 @dataclass(slots=True)
 class _Progress:
-    """Objects of one rollout so far."""
+    """The objects that one rollout of a binding has written, adopted and rendered so far."""
 
     written: list[str] = field(default_factory=list)
     adopted: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Progress:
 
 
 class Rollout:
-    """Applies and deletes the objects of bindings.
+    """Applies and deletes the objects of bindings: syncers, proxiers, and objects they need.
 
     `client` is of the cluster in which syncers and proxiers run: the computing cluster, or a
     management cluster, and then `computing` is a client of the computing cluster.
@@ -141,7 +141,7 @@ class Rollout:
         self._watched.on_change(handler)
 
     def on_templates(self, handler: Callable[[], None]) -> None:
-        """Call `handler` after the templates changed: each binding needs `ensure` then."""
+        """Call `handler` after the templates changed; each binding needs `ensure` after that."""
         self._template_handlers.append(handler)
 
     async def run(self) -> None:
@@ -154,7 +154,7 @@ class Rollout:
                 self._refresh()
 
     async def synced(self) -> None:
-        """Return once the objects were listed, or after a time-out."""
+        """Return once the rolled-out objects were listed, or after a time-out."""
         self._refresh()
         await self._watch_autoscalers()
         await self._watched.synced()
@@ -222,8 +222,10 @@ class Rollout:
         return await self._removal.remove_accounts(binding)
 
     def syncer_homes(self) -> list[str]:
-        """Return namespaces in which syncers may run: that of the templates, and the default, which
-        earlier templates may have used."""
+        """Return the namespaces in which syncers may run.
+
+        These are that of the templates, and the default, which earlier templates may have used.
+        """
         named = [
             namespace
             for component, namespace in self._plans.namespaces()
@@ -274,7 +276,7 @@ class Rollout:
     def _cached_deployment(
         self, component: Component, binding: ClusterBinding
     ) -> Deployment | None:
-        """Return the Deployment that an invalid template leaves unchanged, from the cache."""
+        """Return a component's Deployment, unchanged by an invalid template, from the cache."""
         kept = {each.key for each in self._plans.known(component, binding.name)}
         for _, stored in self._watched.owned_by(binding.uid):
             if isinstance(stored, Deployment) and (
@@ -305,7 +307,7 @@ class Rollout:
             raise _Failure(ComponentPhase.REFUSED, str(error)) from None
 
     async def _confirm(self, binding: ClusterBinding, progress: _Progress) -> None:
-        """Read the binding before objects are created for it: the cache may lag.
+        """Check, once in a rollout, that the API server has the binding: the cache may lag.
 
         :raises Conflict: the binding is gone.
         """
@@ -354,7 +356,7 @@ class Rollout:
     async def _take_over(
         self, desired: RenderedObject, stored: Object, progress: _Progress
     ) -> None:
-        """Transfer fields of another field manager to ours, so that the apply can remove some."""
+        """Transfer fields of another field manager to ours, so that an apply can remove them."""
         progress.adopted.append(desired.title)
         for left in reversed(range(_ATTEMPTS)):
             try:
@@ -406,7 +408,7 @@ class Rollout:
         return answer
 
     async def _prune(self, binding: ClusterBinding, progress: _Progress) -> None:
-        """Delete objects that no template contains any more."""
+        """Delete objects of the binding that no template contains any more."""
         for resource, stored in list(self._watched.owned_by(binding.uid)):
             applied = self._domain.rollout_digest in stored.annotations
             if stored.deleting or not applied or (resource.kind, stored.key) in progress.desired:

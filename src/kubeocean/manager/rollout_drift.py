@@ -5,8 +5,8 @@ users add sidecars or run `kubectl rollout restart`. Lists that Kubernetes merge
 compared by that key and may have more entries; all other lists must be equal.
 
 Objects of the earlier implementation were written by another field manager. `transfer_fields` makes
-its fields ours, so that the next apply removes fields that the template does not have. A
-Deployment's selector is immutable: `keep_selector` keeps the stored one.
+the fields of that manager ours, so that the next apply removes fields that the template does not
+have. A Deployment's selector is immutable: `keep_selector` keeps the stored one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _PORTS: Final = "ports"
 _SERVICE_PORTS: Final = ".spec.ports"
 _CONTAINER_PORT: Final = "containerPort"
 _QUANTITIES: Final = frozenset(("limits", "requests", "sizeLimit", "hard"))
-_KEPT_MANAGERS: Final = frozenset(("kube-controller-manager",))  # it still writes its fields
+# The field managers that still write their fields.
+_KEPT_MANAGERS: Final = frozenset(("kube-controller-manager",))
 
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -58,7 +59,7 @@ def drift(desired: Json, stored: Json) -> tuple[str, ...]:
 
 
 def fingerprint(stored: Json) -> str:
-    """Return a hash of the object that does not depend on its status."""
+    """Return a hash of a stored object that does not depend on its status."""
     return hashlib.sha256(_sorted(prune_json(stored))).hexdigest()
 
 
@@ -177,7 +178,10 @@ def _in_list(desired: Sequence[Any], stored: Any, name: str, path: str) -> Itera
 
 
 def _by_key(entries: Sequence[Any], name: str, path: str) -> dict[tuple[str, ...], Any] | None:
-    """Return the entries by their keys; None if the list is not merged by key."""
+    """Return the entries of a list by their keys; None if Kubernetes replaces the list as a whole.
+
+    None also if two entries have the same key.
+    """
     if not all(isinstance(each, Mapping) for each in entries):
         return None
     ports = name == _PORTS and (

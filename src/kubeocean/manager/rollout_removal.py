@@ -52,7 +52,7 @@ _log = get_logger(__name__)
 
 
 class Removal:
-    """Deletes the objects of bindings.
+    """Deletes the objects that were rolled out for bindings.
 
     `client` is of the cluster with the Deployments; certificates are in the computing cluster, and
     so are the accounts of single bindings, which there are only if both are the same cluster.
@@ -91,7 +91,7 @@ class Removal:
         return [title for each in objects if (title := await self._delete(client, *each))]
 
     def _order(self, resource: AnyResource, stored: Object) -> tuple[int, bool, str]:
-        """Sort key: syncers, proxiers, Services, other objects."""
+        """Return the sort key by which objects are deleted: syncers, proxiers, Services, others."""
         kinds = (DEPLOYMENTS.kind, _SERVICES.kind)
         rank = kinds.index(resource.kind) if resource.kind in kinds else len(kinds)
         is_syncer = stored.labels.get(group.APP_COMPONENT) == Component.SYNCER
@@ -117,7 +117,10 @@ class Removal:
         return owned
 
     def _derived(self, binding: ClusterBinding) -> dict[str, tuple[str, ...]]:
-        """Return names that the earlier implementation used as well, by kind."""
+        """Return the names of a binding's Deployments and Service, by kind.
+
+        The earlier implementation used the same names.
+        """
         cluster_id, domain = binding.spec.cluster_id, self._domain
         return {
             DEPLOYMENTS.kind: (
@@ -128,16 +131,20 @@ class Removal:
         }
 
     def _places(self) -> tuple[Place, ...]:
-        """Return the watched kinds and namespaces, and the kinds of Kubeocean's own templates,
-        without accounts and roles."""
+        """Return the kinds and namespaces with objects to delete, without accounts and roles.
+
+        These are the watched ones, and those of Kubeocean's own templates.
+        """
         watched = [each for each in self._watched.places if each[0].kind not in ACCOUNT_KINDS]
         namespaces = (*(namespace for _, namespace in watched), self._domain.system_namespace)
         own = ((kind, each) for each in namespaces for kind in _OWN_KINDS)
         return tuple(dict.fromkeys((*watched, *own)))
 
     def _account_places(self) -> tuple[Place, ...]:
-        """Return the kinds and namespaces of accounts and roles: watched ones, and those of
-        Kubeocean's own templates."""
+        """Return the kinds and namespaces with accounts and roles to delete.
+
+        These are the watched ones, and those of Kubeocean's own templates.
+        """
         domain = self._domain
         watched = [each for each in self._watched.places if each[0].kind in ACCOUNT_KINDS]
         if self._client is not self._computing:

@@ -1,8 +1,8 @@
 """State of the rollout of one binding's syncers and proxiers.
 
 A component is *ready* when its Deployment is applied and all replicas are updated and available.
-Until then `reason` says what the rollout waits for. A `failed` component needs a change by an
-administrator; its running objects stay unchanged.
+Until then `reason` says why it is not. A `failed` component needs a change by an administrator; its
+running objects stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
 
 
 class DeploymentSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Fields of a Deployment's spec."""
+    """The fields of a Deployment's spec that the manager reads."""
 
     replicas: int | None = None
 
 
 class DeploymentStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Fields of a Deployment's status."""
+    """The fields of a Deployment's status that the manager reads."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -79,7 +79,7 @@ class ComponentState:
 
     @property
     def failed(self) -> bool:
-        """Whether the objects could not be applied."""
+        """Whether the objects of the component could not be applied."""
         return self.phase not in (ComponentPhase.READY, ComponentPhase.ROLLING)
 
 
@@ -94,14 +94,17 @@ class RolloutResult:
 
     @property
     def failed(self) -> bool:
-        """Whether to retry later, because no event may announce the necessary change."""
+        """Whether a component failed, so that the rollout is retried later.
+
+        The change that the rollout needs may cause no event.
+        """
         return self.syncer.failed or self.proxier.failed
 
 
 def component_state(
     deployment: Deployment | None, *, phase: ComponentPhase | None = None, reason: str = ""
 ) -> ComponentState:
-    """Return the state of a Deployment; `phase` and `reason` of a failure override it."""
+    """Return the rollout state of a Deployment; `phase` and `reason` of a failure override it."""
     if deployment is None:
         return ComponentState(
             phase=phase or ComponentPhase.ROLLING, reason=reason or "no Deployment yet"
@@ -120,7 +123,7 @@ def component_state(
 
 
 def _pending_reason(deployment: Deployment, *, desired: int, observed: bool) -> str:
-    """Return what the rollout waits for, or ""."""
+    """Return why a Deployment is not rolled out yet; "" if it is."""
     name, status = deployment.key, deployment.status
     if deployment.deleting:
         return f"Deployment {name} is being deleted"

@@ -126,7 +126,7 @@ class RolloutInformers:
 
     @property
     def selector(self) -> str:
-        """Label selector of all rolled-out objects."""
+        """The label selector of all rolled-out objects."""
         return self._selector
 
     @property
@@ -145,7 +145,7 @@ class RolloutInformers:
                 self._new.put_nowait(informer)
 
     def notify(self, resource: AnyResource, key: Key, binding: Key) -> None:
-        """Report changes of a foreign object with the key of this binding, too."""
+        """Report the next change of a foreign object with the key of this binding, too."""
         self._waiting.setdefault((resource, key), set()).add(binding)
 
     async def run(self) -> None:
@@ -155,8 +155,10 @@ class RolloutInformers:
                 group.create_task((await self._new.get()).run())
 
     async def synced(self) -> None:
-        """Return once all informers have synced, or after a time-out: objects can still be read
-        one by one."""
+        """Return once all informers have synced, or after a time-out.
+
+        After a time-out, objects can still be read one by one.
+        """
 
         async def all_synced() -> None:
             for informer in list(self._informers.values()):
@@ -183,7 +185,7 @@ class RolloutInformers:
         return await read_fresh(self._client, resource, key)
 
     def wrote(self, resource: AnyResource, obj: Object) -> None:
-        """Pass the response of a write to the cache."""
+        """Pass an object that the API server returned after a write to the cache of its kind."""
         if (informer := self._informers.get((resource, obj.namespace))) is not None:
             informer.wrote(obj)
 

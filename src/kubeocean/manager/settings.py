@@ -1,6 +1,6 @@
 """Settings of the manager: the flags of the earlier implementation, and new ones.
 
-Values are checked here as far as that needs no cluster; an error names the flag and its value.
+Values are checked as far as that needs no cluster; an error names the flag and its value.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ itself, the worker, its namespace and permissions, proxier, syncer.
 
 The manager writes `Ready`, `Permitted`, `SyncerReady`, `ProxierReady`, `WorkerTrustedFully`,
 `CredentialValid`, phase, last sync time, observed generation and the expiry of the credential.
-`Connected` has one writer at a time: the leading syncer, because it depends on the connection, or
-the manager while none leads. A condition with the right status is not rewritten by the other
-writer.
+`Connected` has one writer at a time: the leading syncer, because the condition is about its
+connection, or the manager while none leads. A condition with the right status is not rewritten by
+the other writer.
 
 Each write has the resourceVersion of the binding that it was computed from; equal statuses are not
 written. Events are emitted after the write of a change.
@@ -58,7 +58,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingObservation:
-    """Inputs of a binding's status.
+    """The observations from which a binding's status is computed.
 
     - `wrong`: problems of the binding itself, or "".
     - `probe`, `rollout`: None until the first one has finished.
@@ -81,10 +81,10 @@ class StatusEvent(NamedTuple):
 
 
 def oldest_claimant(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> ClusterBinding:
-    """Return the binding that holds the clusterID: the oldest of all that have it.
+    """Return the binding that owns its clusterID: the oldest of all bindings with that clusterID.
 
-    Timestamps are in seconds: of two equally old bindings the one that is rolled out holds it,
-    because the other could not adopt its objects.
+    Timestamps are in seconds: of two equally old bindings the one that is rolled out owns the
+    clusterID, because the other could not adopt its objects.
     """
     claiming = [each for each in others if each.spec.cluster_id == binding.spec.cluster_id]
     return min((binding, *claiming), key=_seniority)
@@ -95,15 +95,19 @@ def _seniority(binding: ClusterBinding) -> tuple[str, bool, str]:
 
 
 def cluster_id_prefixes(cluster_id: str) -> tuple[str, ...]:
-    """Return the clusterIDs with virtual nodes that can have names of this one's: itself, and its
-    prefixes that end before a dash."""
+    """Return the clusterIDs whose virtual nodes can have the same names as this one's.
+
+    These are the clusterID itself, and its prefixes that end before a dash.
+    """
     parts = cluster_id.split("-")
     return tuple("-".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _overlapped(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> ClusterBinding | None:
-    """Return an older binding with virtual nodes that can have the same names, unless both are in
-    use."""
+    """Return an older binding whose virtual nodes can have the same names, if any.
+
+    None if this binding is rolled out already.
+    """
     if rolled_out(binding):
         return None
     cluster_id = binding.spec.cluster_id
@@ -121,7 +125,7 @@ def _overlapped(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> Cl
 
 
 def problems_of_binding(binding: ClusterBinding, others: Collection[ClusterBinding]) -> str:
-    """Describe the problems of a binding among the others; "" if there are none."""
+    """Describe the problems of a binding, also with its clusterID among `others`; "" if none."""
     invalid = list(blocking(problems(binding.spec)))
     holder = oldest_claimant(binding, others)
     if holder.name != binding.name:
@@ -135,8 +139,10 @@ def problems_of_binding(binding: ClusterBinding, others: Collection[ClusterBindi
 
 
 def rolled_out(binding: ClusterBinding) -> bool:
-    """Whether this implementation has rolled the binding out. The earlier implementation wrote no
-    observedGeneration."""
+    """Whether this implementation has rolled out the binding.
+
+    The earlier implementation wrote no observedGeneration.
+    """
     condition = find_condition(binding.status.conditions, api_conditions.SYNCER_READY)
     return condition is not None and condition.observed_generation > 0
 
@@ -154,7 +160,7 @@ def _connection(probe: ProbeResult, generation: int) -> Condition:
 
 
 def _connected(observation: BindingObservation) -> Condition | None:
-    """Return the condition Connected if the manager has to write it."""
+    """Return the condition Connected if the manager has to write it, else None."""
     if observation.probe is None:
         return None
     before = find_condition(observation.binding.status.conditions, api_conditions.CONNECTED)
@@ -166,7 +172,7 @@ def _connected(observation: BindingObservation) -> Condition | None:
 
 
 def status_of(observation: BindingObservation, *, now: str) -> BindingStatus:
-    """Return the desired status; fields of other writers stay unchanged."""
+    """Return the status that a binding should have; fields of other writers stay unchanged."""
     before, generation = observation.binding.status, observation.binding.metadata.generation
     conditions = before.conditions
     for condition in _conditions(observation):
@@ -185,7 +191,7 @@ def status_of(observation: BindingObservation, *, now: str) -> BindingStatus:
 
 
 def _expiry(observation: BindingObservation) -> str | None:
-    """Return when the credential expires; while that is not observed, the present value."""
+    """Return when the credential expires; until a probe has observed that, the present value."""
     probe = observation.probe
     if probe is None or probe.credential is None:
         return observation.binding.status.credential_expiration_time
@@ -213,7 +219,7 @@ def _conditions(observation: BindingObservation) -> Iterator[Condition]:
 
 
 def _trust(binding: ClusterBinding) -> Iterator[Condition]:
-    """Yield the condition WorkerTrustedFully while it is true, and once when it ends."""
+    """Yield the condition WorkerTrustedFully, if it is or was true."""
     generation = binding.metadata.generation
     if binding.spec.trusts_fully:
         yield api_conditions.WORKER_TRUSTED_FULLY.condition(generation=generation)
@@ -312,7 +318,7 @@ def _ready(
 
 
 def _unchanged(observation: BindingObservation) -> tuple[BindingPhase, Condition]:
-    """Return the present phase and Ready condition until the first probe has finished."""
+    """Return the present phase and Ready condition, or Pending if the binding has none yet."""
     before = find_condition(observation.binding.status.conditions, api_conditions.READY)
     if before is not None and observation.binding.status.phase in tuple(BindingPhase):
         return BindingPhase(observation.binding.status.phase), before
@@ -345,7 +351,7 @@ def _rollout_state(
     for side, verdict in components:
         if side.ready:
             continue
-        if observation.binding.status.last_sync_time:  # it was ready before
+        if observation.binding.status.last_sync_time:  # the binding was ready before
             error = verdict.condition(generation=generation, error=side.reason)
             return BindingPhase.FAILED, error
         waits = api_conditions.BINDING_INITIALIZING.condition(
@@ -356,7 +362,7 @@ def _rollout_state(
 
 
 def status_events(before: BindingStatus, after: BindingStatus) -> Iterator[StatusEvent]:
-    """Yield the events of a written change."""
+    """Yield the events to emit after a changed status was written."""
     if not before.phase:
         message = f"The manager has validated the binding; it is {after.phase}"
         yield StatusEvent("Normal", BindingEvent.STATUS_UPDATED, message)
@@ -400,7 +406,7 @@ class StatusWriter:
         self._events = events
 
     async def write(self, binding: ClusterBinding, status: BindingStatus) -> ClusterBinding:
-        """Write the status if it differs; return the binding as written."""
+        """Write the binding's status if it differs; return the binding as written."""
         if status == binding.status:
             return binding
         fields: Json = msgspec.to_builtins(status)
@@ -442,7 +448,7 @@ class StatusWriter:
 def with_conditions(
     status: BindingStatus, conditions: Iterable[Condition], *, now: str
 ) -> BindingStatus:
-    """Return the status with these conditions set."""
+    """Return a binding's status with these conditions set."""
     merged = status.conditions
     for condition in conditions:
         merged = set_condition(merged, condition, now=now)

@@ -1,12 +1,12 @@
-"""Reads the Leases of syncers' elections to find out whether a syncer leads, and deletes these.
+"""Reads the Leases of syncers' elections to find out whether a syncer leads, and deletes them.
 
 Clocks of other hosts are not trusted: a holder leads while the manager sees its Lease change, and
 for one lease duration after the manager has first seen it. Leases are read only when manager and
 syncer disagree, and while a binding is deleted.
 
-A Lease has no owner, so the garbage collector does not delete it with its binding. The manager
-deletes it when no live holder is left and no other binding's syncers use the same Lease; it deletes
-the ring objects of syncers that shared the binding, too.
+A Lease has no owner, so the garbage collector does not delete the Lease with its binding. The
+manager deletes the Lease when no live holder is left and no other binding's syncers use the same
+Lease; the manager deletes the ring objects of syncers that shared the binding, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 
 
 class SyncerLeader(NamedTuple):
-    """Whether a syncer leads; if not, the time of the last known renewal."""
+    """Whether a syncer leads; if not, the time of the last known renewal of its Lease."""
 
     leads: bool
     silent_since: datetime | None = None
@@ -48,7 +48,10 @@ class _Observation(NamedTuple):
 
 
 class SyncerLeaders:
-    """Leases of all bindings' syncers; `homes` returns the namespaces in which syncers may run."""
+    """The election Leases of all bindings' syncers.
+
+    `homes` returns the namespaces in which syncers may run.
+    """
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class SyncerLeaders:
         return bool(lease.spec.holder_identity) and now - observed.at <= duration_s
 
     def _last_renewal(self, lease: Lease) -> datetime | None:
-        """Return the renewal time that the holder wrote, or that of our observation if earlier."""
+        """Return the renewal time in a Lease, or when its last change was observed, if earlier."""
         written = instant_of(lease.spec.renew_time)
         ago = timedelta(seconds=self._clock.monotonic() - self._observed[lease.key].at)
         return None if written is None else min(written, self._clock.now() - ago)

@@ -73,7 +73,7 @@ _decode_json = msgspec.json.Decoder(Json).decode
 
 
 class Cause(StrEnum):
-    """The obstacle that a probe met."""
+    """The obstacle that a probe of a worker met."""
 
     KUBECONFIG = "Kubeconfig"  # the Secret is missing, or its kubeconfig is unusable
     CREDENTIAL = "Credential"  # the worker did not authenticate the credential
@@ -111,7 +111,7 @@ class ProbeResult:
 
     @property
     def fit(self) -> bool:
-        """Whether a syncer could work with this worker."""
+        """Whether a syncer can work with this worker: all checks were made and passed."""
         return self.cause is None and self.checked
 
 
@@ -146,7 +146,7 @@ def to_worker(access: SecretAccess) -> Transport:
 
 
 class ProbeListener(Protocol):
-    """Receives what probes observe."""
+    """Receives the observations of probes."""
 
     def result_changed(self, binding: Key) -> None:
         """Handle a new result of a binding's probe."""
@@ -166,8 +166,10 @@ class ProbeListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeContext:
-    """Dependencies of all probes; `connect` returns the transport to a worker, and sufficient
-    permissions are reviewed again after `review_s`."""
+    """Dependencies of all probes; `connect` returns the transport to a worker.
+
+    Sufficient permissions are reviewed again after `review_s`.
+    """
 
     computing: Client
     connect: Callable[[SecretAccess], Transport]
@@ -206,7 +208,7 @@ class WorkerProbe:
         )
 
     def follow(self, binding: ClusterBinding) -> None:
-        """Use the present spec of the binding."""
+        """Use the present spec of the binding; probe again if its Secret or namespace changed."""
         before, self._binding = self._binding.spec, binding
         if binding.spec.secret_ref != before.secret_ref:
             self.result = self._secrets = None
@@ -216,7 +218,7 @@ class WorkerProbe:
             self._enqueue()
 
     async def run(self) -> None:
-        """Probe until cancelled."""
+        """Probe the worker periodically, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._controller.run())
@@ -259,7 +261,7 @@ class WorkerProbe:
             _log.warning("Could not list Secret of worker yet")
 
     async def _reconcile(self, key: Key) -> Outcome:
-        """Probe the worker, and requeue."""
+        """Probe the worker, publish a changed result, and requeue."""
         secrets, subject = self._secrets, self._subject()
         if secrets is None:
             return Done()  # the informer of another Secret is about to start
@@ -287,7 +289,7 @@ class WorkerProbe:
         return FIRST_RETRY_S if self._failures < MAX_FAILURES else UNREACHABLE_PERIOD_S
 
     async def _probe(self, secrets: Informer[KubeconfigSecret]) -> ProbeResult | None:
-        """Run all checks; None after a first failure, which has to be confirmed by another."""
+        """Run all checks of the worker; None after a first failure, which a second must confirm."""
         try:
             secret = await self._read(secrets)
             access = self._use(secret)
@@ -313,7 +315,7 @@ class WorkerProbe:
     async def _renew(
         self, secret: KubeconfigSecret, access: Access, checked: ProbeResult
     ) -> CredentialReport:
-        """Renew the credential if that is due, and the worker is the right one."""
+        """Renew the credential if that is due, and if the worker is the binding's."""
         assert self._worker is not None
         worker = None if checked.cause is Cause.ANOTHER else self._worker
         report = await self._renewal.follow(self._binding, secret, access, worker)
@@ -390,7 +392,7 @@ class WorkerProbe:
         return self._checked
 
     async def _identify(self, access: Access) -> ProbeResult | None:
-        """Return a failure if the cluster is not the one that the syncer has recorded."""
+        """Return a failure if the worker is not the cluster that the binding's annotation names."""
         assert self._worker is not None
         recorded = self._binding.annotations.get(self._context.domain.worker_cluster_id, "")
         if not recorded:
@@ -470,7 +472,7 @@ class WorkerProbes:
             self._probes.clear()
 
     def follow(self, binding: ClusterBinding) -> ProbeResult | None:
-        """Return the last result of a binding's probe, which is started if there is none."""
+        """Pass a binding to its probe, or start one; return the last result of the probe."""
         entry = self._probes.get(binding.uid)
         if entry is None:
             if self._group is None:
@@ -485,7 +487,7 @@ class WorkerProbes:
         return probe.result
 
     def drop(self, uid: str) -> None:
-        """Stop the probe of this binding."""
+        """Stop the probe of the binding with this UID."""
         entry = self._probes.pop(uid, None)
         if entry is not None:
             entry[1].cancel()

@@ -1,4 +1,4 @@
-"""Parsers of flags that the processes share, and checks between flags."""
+"""Parsers of command-line flags that the processes share, and checks between flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JITTER: Final = 1.2  # an election waits up to this times the retry period
 
 
 def name(written: str, flag: str) -> str:
-    """Parse the name of an object; it may be empty."""
+    """Parse a flag with the name of an object, which may be empty."""
     if written:
         try:
             check_subdomain(written)
@@ -28,23 +28,23 @@ def name(written: str, flag: str) -> str:
 
 
 def namespaces(written: str, flag: str) -> frozenset[str]:
-    """Parse namespaces, separated by commas; `*` for all."""
+    """Parse a flag with namespaces, separated by commas; `*` for all."""
     words = [each.strip() for each in written.split(",")]
     return frozenset(each if each == "*" else name(each, flag) for each in words if each)
 
 
 def domain(written: str, flag: str) -> Domain:
-    """Parse the domain of labels; empty means the default one."""
+    """Parse a flag with the domain of labels; empty means the default domain."""
     return Domain(name(written, flag) or group.DEFAULT.name)
 
 
 def port(written: str, flag: str) -> int:
-    """Parse a port that clients connect to."""
+    """Parse a flag with a port that clients connect to."""
     return _port(written, flag, lowest=1)
 
 
 def any_port(written: str, flag: str) -> int:
-    """Parse a port to listen on; each flag documents what 0 means."""
+    """Parse a flag with a port to listen on; each flag documents its meaning of 0."""
     return _port(written, flag, lowest=0)
 
 

@@ -1,7 +1,7 @@
 """Log level of a process, set by an annotation of its binding while the process runs.
 
-Without the annotation, or with an unknown level, the level of the start applies. Changing the level
-takes the right to change the binding; there is no port for it.
+Without the annotation, or with an unknown level, the level at the start of the process applies.
+Changing the level takes the right to change the binding; no port serves the level.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 
 
 class LogLevel:
-    """The log level of one process; `usual` is the level of its start."""
+    """Log level of one process; `usual` is the level at its start."""
 
     def __init__(self, domain: Domain, *, usual: str = "") -> None:
         self._key = domain.log_level
@@ -30,7 +30,7 @@ class LogLevel:
         self._annotation = ""
 
     def follow(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        """Handle a change of the binding, as a handler of its informer."""
+        """Set the log level from the binding's annotation; a handler of the binding's informer."""
         if new is None:
             return
         annotation = new.annotations.get(self._key, "").lower()
@@ -42,6 +42,6 @@ class LogLevel:
                 "Ignored unknown log level", annotation=annotation, known=list(LEVELS_BY_ANNOTATION)
             )
         level = LEVELS_BY_ANNOTATION.get(annotation, self._usual)
-        # As a warning, which most levels before and after the change let through.
+        # Logged as a warning, which most levels before and after the change include.
         _log.warning("Changed log level", level=level, before=logs.get_level())
         logs.set_level(level)

@@ -1,11 +1,11 @@
 """Replicas of a process: which of them work, and when they may write.
 
-Replicas compete for a Lease; the leader works alone, the others wait and are ready. A replica that
-loses the Lease ends. With `--sharding` all replicas work, each on its slots. With neither, every
-replica works.
+Replicas compete for a Lease; the leader works alone, the other replicas wait and are ready. A
+replica that loses the Lease ends. With `--sharding` all replicas work, each on its slots. With
+neither, every replica works.
 
 A leader that works alone begins when no replica with `--sharding` is left. A `fenced` transport
-asks the election or the ring before each write.
+checks the election or the ring before each write.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ __all__ = ["Replica"]
 
 
 class Replica:
-    """This replica, as its settings describe it; the stack closes its clients.
+    """Replica of a process: its clients, and its leader election or sharding, as the settings say.
 
+    - `stack`: closes the clients.
     - `prepared`: returns when the caches are filled enough to work on a slot.
     - `control`: a client of the cluster with the Lease, without rate limit and fence.
     - `cluster`: name of that cluster in logs and metrics.
@@ -91,7 +92,7 @@ class Replica:
         )
 
     def client(self, *, qps: float, burst: int) -> Client:
-        """A fenced and rate-limited client of the cluster with the Lease."""
+        """Return a fenced and rate-limited client of the cluster with the Lease."""
         observed = self.observed(self._source, self._cluster)
         transport = RecoveryTransport(observed, cluster=self._cluster)
         transport.on_recovery(self._recovered)
@@ -124,7 +125,7 @@ class Replica:
 
     @property
     def access(self) -> Access:
-        """The present access to the cluster with the Lease."""
+        """Server and credentials in use for the cluster with the Lease."""
         return self._source.current()
 
     def on_recovery(self, handler: Callable[[], None]) -> None:
@@ -136,13 +137,13 @@ class Replica:
             handler()
 
     def observed(self, source: AccessSource, cluster: str) -> Transport:
-        """A transport that counts its requests and bytes, and audits its writes."""
+        """Return a transport that counts its requests and bytes, and audits its writes."""
         transport = HttpTransport(source)
         counted = CountedTransport(transport, source, self._metrics, cluster=cluster)
         return self.audited(counted, cluster)
 
     def audited(self, transport: Transport, cluster: str) -> Transport:
-        """A transport that audits its writes."""
+        """Return a transport that audits its writes."""
         return AuditTransport(transport, cluster=cluster, actor=self._actor)
 
     def fenced(self, transport: Transport) -> Transport:
@@ -151,7 +152,8 @@ class Replica:
         return FencedTransport(transport, fence.check) if fence else transport
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work while this replica leads, or at once without an election; return at the end."""
+        """Run `work` while this replica leads, or at once without an election; return when `work`
+        ends or leadership is lost."""
         election, exclusive_start = self._election, self._exclusive_start
         if election is None or exclusive_start is None:
             await work()
@@ -161,14 +163,16 @@ class Replica:
             await exclusive_start.wait()
             await work()
 
-        # The election has logged why it was lost; the service ends with this component.
+        # The election has logged the reason of the loss; the service ends with this component.
         with suppress(LeadershipLost):
             await election.run(lead)
 
     def ready(self, filled: bool) -> bool:
-        """A leader is ready when its caches are `filled`, another replica when it knows the leader.
+        """Whether this replica is ready: a leader when its caches are `filled`, another replica
+        when it knows the leader.
 
-        A leader that waits for replicas with `--sharding` is ready: a rollout ends them only then.
+        A leader that waits for replicas with `--sharding` is ready: a rollout ends those replicas
+        only then.
         """
         if self._exclusive_start is not None and self._exclusive_start.waits:
             return True
@@ -186,7 +190,7 @@ def _election_namespace(
         return namespace
     if isinstance(source, InClusterAccess):
         return source.current().namespace
-    # A guess could differ from that of another replica, and both would lead.
+    # A guess could differ from that of another replica, and both replicas would lead.
     raise ConfigError(
         f"is required outside of a pod, unless {ENV_POD_NAMESPACE} is set",
         source="--leader-election-namespace",

@@ -1,8 +1,8 @@
 """Settings that the processes share.
 
 `ProcessSettings` are those of every process, `ReplicaSettings` those of a process with leader
-election or sharding. Whatever needs no cluster is checked here; an error names the flag and its
-value.
+election or sharding. Settings are checked here as far as no cluster is needed; an error names the
+flag and its value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _NODE_TIMEOUT_S: Final = 60.0  # the default of a ring
 
 
 def kubeconfig_namespaces_flag() -> frozenset[str]:
-    """The field of `--kubeconfig-namespaces`, for processes of one binding."""
+    """Return the dataclass field of the flag `--kubeconfig-namespaces`, for processes of one
+    binding."""
     return flag(
         "kubeconfig-namespaces",
         flags.namespaces,
@@ -98,9 +99,10 @@ class ProcessSettings(ZapFlags):
     )
 
     def secure_metrics(self, client: Client) -> SecureMetrics | None:
-        """Return how metrics are served with `--metrics-secure`; None without.
+        """Return the certificate and the access checks for `--metrics-secure`; None without the
+        flag.
 
-        `client` reviews callers.
+        `client` sends the token and access reviews of callers.
 
         :raises ConfigError: the certificate cannot be read.
         """
@@ -176,18 +178,18 @@ class ReplicaSettings(ProcessSettings, ABC):
     @property
     @abstractmethod
     def election_name(self) -> str:
-        """The name of the leader election Lease."""
+        """Name of the leader election Lease."""
 
     @property
     @abstractmethod
     def ring_name(self) -> str:
-        """The name of the ring of replicas that share the work."""
+        """Name of the ring, the group of replicas that share the work with `--sharding`."""
 
     def ring(self, namespace: str) -> Config:
-        """The configuration of the ring of replicas that share the work.
+        """Return the configuration of the ring, the group of replicas that share the work.
 
         The ring's planner is elected on the Lease of a single leader, so that the first replicas
-        with `--sharding` wait for the last leader without it.
+        with `--sharding` wait for the last leader without `--sharding`.
         """
         return Config(
             sharding=ShardingSection(

@@ -33,10 +33,10 @@ async def run_process(
     *,
     log: Logger,
 ) -> int:
-    """Prepare a service, run it, and return the exit code.
+    """Prepare a service, run the service until a signal, and return the exit code.
 
-    The stack of `prepare` is closed at the end. A signal also ends `prepare`; a KubeoceanError that
-    it raises is logged to `log`.
+    The stack of `prepare` is closed at the end. A signal also ends `prepare`; a KubeoceanError of
+    `prepare` is logged to `log`.
     """
     undo = settings.configure_logs()
     try:
@@ -68,7 +68,7 @@ def trace(
 def open_client(
     stack: AsyncExitStack, transport: Transport, cluster: str, *, qps: float = 0.0, burst: int = 0
 ) -> Client:
-    """A client that the stack closes."""
+    """Return a client of a cluster over a transport; the stack closes the client."""
     # As in client-go: without a rate there is no limit, and without a burst the default applies.
     rate, limit = (qps if qps > 0 else None), (burst if burst > 0 else _DEFAULT_BURST)
     client = Client(transport, cluster=cluster, qps=rate, burst=limit)

@@ -47,7 +47,7 @@ class AuditEntry:
         self._began = self.clock.monotonic()
 
     def write(self) -> None:
-        """Log the line, unless the request was a routine one."""
+        """Log the audit line, unless the request was a routine one."""
         status = self.exchange.status
         refused = status >= _LOWEST_ERROR or not status
         if self.silent or (not refused and _is_routine(self.route)):
@@ -70,7 +70,7 @@ class AuditEntry:
 
 
 def log_unreadable_request(refusal: Refusal, peer: str) -> None:
-    """Log bytes that are no request."""
+    """Log that bytes on a connection are no HTTP request."""
     _log.info(
         _REFUSED, peer=peer, status=refusal.status, outcome=_cut(str(refusal)), what="unreadable"
     )
@@ -82,7 +82,7 @@ def log_failed_handshake(reason: str, peer: str) -> None:
 
 
 def request_kind(route: Route) -> str:
-    """The kind of a request, as metrics and audit lines name it."""
+    """Return the kind of a request, as metrics and audit lines name it."""
     match route:
         case Session():
             return route.kind.value

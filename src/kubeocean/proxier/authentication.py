@@ -3,7 +3,7 @@
 TLS has verified a client certificate with the computing cluster's CA before a byte of HTTP is read;
 a bearer token is checked with a TokenReview. There is no anonymous access. A certificate takes
 precedence, as with a kubelet. Requests that are not authenticated are limited by client network, so
-that they cannot cause TokenReviews without end.
+that they cannot cause an unlimited number of TokenReviews.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAILURE_BURST: Final = 200.0
 
 
 def from_certificate(certificate: Mapping[str, Any] | None) -> Caller | None:
-    """The caller of a verified certificate: its common name, with organizations as groups.
+    """Return the caller that a verified certificate names; its organizations are the groups.
 
     None without exactly one common name.
     """
@@ -58,7 +58,7 @@ class Authenticator:
     async def authenticate(
         self, certificate: Mapping[str, Any] | None, authorization: str, peer: str = ""
     ) -> Caller:
-        """The caller of a request.
+        """Return the caller that sent a request.
 
         :raises Refusal: the caller is not authenticated (401), the computing cluster could not be
             asked (503), or its network has sent too many such requests (429).
@@ -97,7 +97,7 @@ class Authenticator:
         raise Refusal(401, f"the token is not valid: {reason}")
 
     async def _review(self, token: str) -> Caller | str:
-        """Ask the computing cluster; the caller, or why there is none."""
+        """Send a TokenReview; return the caller, or why the token is not valid."""
         try:
             caller = await review_token(self._computing, token)
         except ApiError as error:

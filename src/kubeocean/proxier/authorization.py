@@ -1,8 +1,8 @@
 """Authorization: the right that a request needs, and whether the caller has that right.
 
-Rights are those of a kubelet: subresources of the node. Whatever leads into a pod needs `create`,
-also where a WebSocket begins with GET: a caller that may only read must not get a shell. Some pages
-have a finer right of their own, which is enough.
+Rights are those of a kubelet: subresources of the node. Every request that leads into a pod needs
+`create`, also where a WebSocket begins with GET: a caller that may only read must not get a shell.
+Some pages have a finer right of their own, which is enough.
 
 The computing cluster decides by SubjectAccessReview; decisions are cached for a few seconds.
 Without a decision the request is refused.
@@ -31,7 +31,7 @@ _MAX_CACHED: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A verb on a subresource of the node."""
+    """A right of a caller: a verb on a subresource of the node."""
 
     verb: str
     subresource: str
@@ -55,7 +55,7 @@ _PAGES: Final = {
 
 
 def required_rights(route: Route) -> tuple[Right, ...]:
-    """The rights of which the caller needs any one."""
+    """Return the rights for a route; the caller needs any one of them."""
     match route:
         case Session() | Run():
             return (_ENTER,)
@@ -68,7 +68,7 @@ def required_rights(route: Route) -> tuple[Right, ...]:
 
 
 class Authorizer:
-    """Asks the computing cluster whether callers have a right to a virtual node."""
+    """Authorizes callers by SubjectAccessReviews of the computing cluster."""
 
     def __init__(self, computing: Client, *, clock: Clock | None = None) -> None:
         self._computing = computing
@@ -78,7 +78,7 @@ class Authorizer:
         )
 
     async def authorize(self, caller: Caller, rights: tuple[Right, ...], vnode: str) -> None:
-        """Return if the caller has any of these rights.
+        """Check that the caller has any of these rights to a virtual node.
 
         :raises Refusal: the caller has none (403), or the computing cluster could not be asked
             (503).
@@ -91,7 +91,7 @@ class Authorizer:
         raise Refusal(403, denial)
 
     async def _denial(self, caller: Caller, right: Right, vnode: str) -> str:
-        """The reason why the caller does not have the right; empty if it has."""
+        """Return why the caller lacks a right to a virtual node; empty if not."""
         key = (caller, right, vnode)
         denial = self._denials.get(key)
         if denial is None:

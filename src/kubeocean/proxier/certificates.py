@@ -1,8 +1,8 @@
 """Sources of the proxier's serving certificate.
 
-The certificate is read from a Secret, which is followed; or the computing cluster signs one for
-this replica, with the replica's address in it, which is renewed when a third of its life is left. A
-signed certificate is kept in memory: each replica has its own.
+The certificate is read from a Secret, and again when the Secret changes; or the computing cluster
+signs a certificate for this replica, with the replica's address in it, which is renewed when a
+third of its life is left. A signed certificate is kept in memory: each replica has its own.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ProvidedCertificate:
 
 
 class SignedCertificate:
-    """Has the computing cluster sign certificates for this replica, in time before they expire."""
+    """Has the computing cluster sign certificates for this replica, and renews them in time."""
 
     def __init__(
         self,
@@ -198,8 +198,10 @@ class SignedCertificate:
         }
 
     async def _approve(self, created: Json) -> None:
-        """Approve the request with the resourceVersion of its creation: never another one that
-        took its name."""
+        """Approve our CertificateSigningRequest, by the resourceVersion of its creation.
+
+        So no other request that took its name is approved.
+        """
         condition = {
             "type": "Approved",
             "status": "True",
@@ -253,7 +255,7 @@ def _decoded(text: str, field: str, source: str) -> bytes:
 
 
 def _is_address(text: str) -> bool:
-    """Whether the text is an IP address that clients can connect to."""
+    """Whether a text is an IP address that clients can connect to."""
     try:
         return not ipaddress.ip_address(text).is_unspecified
     except ValueError:

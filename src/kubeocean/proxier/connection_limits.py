@@ -55,8 +55,10 @@ class ConnectionLimits:
         self._handshakes.remove(network_of(address))
 
     def admit(self, address: str, subject: str) -> bool:
-        """Reserve a connection for a certificate's subject, or without one for `address`; False if
-        a limit is reached."""
+        """Reserve a connection for a certificate's subject, or without a subject for `address`.
+
+        False if a limit is reached.
+        """
         if self._anonymous.total + self._certified.total >= MAX_CONNECTIONS:
             return False
         if subject:
@@ -80,7 +82,7 @@ class SessionLimits:
 
     @contextmanager
     def reserve(self, user: str, namespace: str) -> Iterator[None]:
-        """Hold a session as long as the block lasts.
+        """Count a session of a user with a pod of a namespace, until the block ends.
 
         :raises Refusal: the caller has too many sessions with pods of this namespace.
         """
@@ -98,7 +100,7 @@ class SessionLimits:
 
 
 class _Counts:
-    """Counts by key, and in total."""
+    """Counts of connections or sessions by key, and in total."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -123,7 +125,7 @@ class _Counts:
 
 
 def network_of(address: str) -> str:
-    """The network that one machine has: an IPv4 address, or the first 64 bits of an IPv6 one."""
+    """Return the network of one machine: an IPv4 address, or 64 bits of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -149,7 +151,7 @@ class RateLimits:
         self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def allows(self, caller: str, namespace: str = "") -> bool:
-        """Count a request; False, and not counted, if a bucket has too few tokens."""
+        """Count a request; return False, without counting, if a bucket has too few tokens."""
         costs = {(caller, ""): 1.0}
         reserve = 0.0
         if namespace:

@@ -1,7 +1,7 @@
 """Handling of one request: authenticate, route, rate-limit, authorize, locate the pod, serve.
 
-The order is fixed: a caller that is not authenticated learns nothing but that. Refusals have the
-status that a kubelet would give, and a message.
+The order is fixed: a caller that is not authenticated learns only that. Refusals have the status
+that a kubelet would give, and a message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CREDENTIAL_REFUSED: Final = (401, 403)  # by the worker, of the proxier's own c
 
 
 class RequestHandler:
-    """Handles the requests of all connections."""
+    """Handles the kubelet requests of all connections."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RequestHandler:
         self._session_limits = SessionLimits()
 
     async def handle(self, exchange: Exchange) -> None:
-        """Serve a request, or refuse it."""
+        """Serve the request of an exchange, or refuse it, and write the audit line."""
         if exchange.head.method == "GET" and exchange.head.target == _HEALTH:
             # Probes have no credential, and learn no more than that the port is open. One request
             # a connection: requests without end would take the event loop from all others.
@@ -143,12 +143,12 @@ class RequestHandler:
                 await self._sessions.run(exchange, route, self._locate(route, vnode), entry)
 
     def _route(self, exchange: Exchange) -> tuple[str, Route]:
-        """The virtual node and the route of a request."""
+        """Return the virtual node and the route that a request is for."""
         method, target = exchange.head.method, exchange.head.target
         if exchange.metrics_only:
             return metrics_route(method, target)
         route = route_of(method, target)
-        # The port of a virtual node names it; on the common port the pod does.
+        # On a node's own port, the port decides the node; on the common port, the pod does.
         if exchange.vnode or isinstance(route, Page):
             return exchange.vnode, route
         return self._pod_lookup.vnode_of(Key(route.namespace, route.pod)), route
@@ -160,7 +160,7 @@ class RequestHandler:
 
 
 def _status(error: KubeoceanError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status with which an error is answered."""
     match error:
         case Refusal():
             return error.status

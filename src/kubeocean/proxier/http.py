@@ -1,8 +1,8 @@
 """HTTP/1.1 requests and their responses on one connection.
 
-A head decides whether a caller is let in and where bytes go, and anyone can write one. Whatever two
-parsers could read in two ways is refused: folded lines, spaces before a colon, control characters,
-a second Host or Content-Length, a length together with chunks.
+The head of a request decides whether a caller is authenticated and where bytes are sent, and anyone
+can write a head. A head that two parsers could read in two ways is refused: folded lines, spaces
+before a colon, control characters, a second Host or Content-Length, a length together with chunks.
 
 An `Exchange` is one request with its response: whole, in chunks, or a switch to another protocol.
 Bytes are counted for the audit. A caller that does not read is disconnected after a while.
@@ -67,12 +67,12 @@ class RequestHead:
 
     @property
     def closes(self) -> bool:
-        """Whether the caller wants the connection to end with the response."""
+        """Whether the caller asks to close the connection after the response."""
         return self._has_connection_option("close")
 
     @property
     def has_body(self) -> bool:
-        """Whether a body of the request may follow."""
+        """Whether a body may follow the head of the request."""
         return self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
 
     def _has_connection_option(self, option: str) -> bool:
@@ -91,7 +91,7 @@ async def read_head(reader: asyncio.StreamReader, *, limit: int) -> RequestHead:
         try:
             data += await reader.readuntil(_END)
         except asyncio.LimitOverrunError as overrun:
-            # The reader's own limit may be smaller than ours: take what it holds and go on.
+            # The reader's own limit may be smaller than ours: take the buffered bytes and go on.
             data += await reader.readexactly(overrun.consumed)
         if len(data) > limit:
             raise _too_large(limit)
@@ -99,7 +99,7 @@ async def read_head(reader: asyncio.StreamReader, *, limit: int) -> RequestHead:
 
 
 def parse_head(data: bytes, *, limit: int = MAX_HEAD) -> RequestHead:
-    """Parse a head, up to and with its empty line.
+    """Parse the head of a request, up to and with its empty line.
 
     :raises Refusal: the bytes are no head, over the limit, or could be read in two ways.
     """
@@ -138,7 +138,7 @@ def _check(headers: CIMultiDict[str]) -> None:
 
 
 class Exchange:
-    """A request and its response.
+    """An HTTP request and its response.
 
     - `vnode`: the virtual node of the port that the request came in on; empty on the common port.
     - `metrics_only`: the request came in on the port for metrics of all virtual nodes.
@@ -182,7 +182,7 @@ class Exchange:
         return self._writer.is_closing()
 
     async def respond(self, status: int, body: bytes = b"", content_type: str = PLAIN_TEXT) -> None:
-        """Send a whole response; an error is the last one on its connection."""
+        """Send a whole response; after an error, the connection is closed."""
         self.is_last = self.is_last or status >= _LOWEST_ERROR
         headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
         await self._send_head(status, headers)
@@ -190,14 +190,14 @@ class Exchange:
         await self.write(b"" if self.head.method == "HEAD" else body)
 
     async def begin_chunks(self, status: int, content_type: str) -> None:
-        """Send the head of a response in chunks; `send_chunk` and `end_chunks` follow."""
+        """Send the head of a chunked response; `send_chunk` and `end_chunks` follow."""
         # Until all chunks were sent nothing may follow, whatever happens in between.
         self._is_last_after_chunks, self.is_last = self.is_last, True
         headers = [("Content-Type", content_type), ("Transfer-Encoding", "chunked")]
         await self._send_head(status, headers, closes=self._is_last_after_chunks)
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send a chunk; an empty one would end the response and is skipped."""
+        """Send a chunk; an empty chunk would end the response and is skipped."""
         if chunk:
             await self.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
@@ -207,7 +207,7 @@ class Exchange:
         self.is_last = self._is_last_after_chunks
 
     async def switch_protocols(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Send 101; bytes of another protocol follow."""
+        """Send the response 101; bytes of another protocol follow."""
         await self._send_head(101, headers, closes=False)
         self.is_last = True
 
@@ -223,7 +223,7 @@ class Exchange:
             await asyncio.Event().wait()
 
     async def read(self, limit: int) -> bytes:
-        """Read what the caller sends after the switch; empty at the end.
+        """Read bytes that the caller sends after the protocol switch; empty at the end.
 
         :raises Unreachable: the connection is lost.
         """

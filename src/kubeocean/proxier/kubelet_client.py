@@ -36,14 +36,14 @@ _NEVER_S: Final = 3600.0
 
 @dataclass(slots=True)
 class _Kubelet:
-    """The transport to one kubelet; never closed while it has users."""
+    """The transport to one kubelet; it is not closed while requests use it."""
 
     transport: HttpTransport
     users: int = 0
 
 
 class KubeletClient:
-    """The kubelets of one worker."""
+    """A client for all kubelets of one worker."""
 
     def __init__(
         self,
@@ -65,8 +65,7 @@ class KubeletClient:
     async def opened(
         self, node: str, path: str, query: tuple[tuple[str, str], ...] = ()
     ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
-        """Request a page of a node's kubelet; yield, after the answer's head, a function that reads
-        it.
+        """Request a page of a node's kubelet; yield a function that reads the page's body.
 
         :raises ApiError: the kubelet does not answer, or not with that page.
         :raises Refusal: the node has no known address, or there is no credential for kubelets.
@@ -151,7 +150,7 @@ def _internal_ip(node: Json) -> str:
 
 
 class _KubeletAccess:
-    """An `AccessSource` for one kubelet, with the credential for all of them.
+    """An `AccessSource` for one kubelet, with the credential for all kubelets.
 
     `KubeletCredential.ensure` is awaited before each request.
     """

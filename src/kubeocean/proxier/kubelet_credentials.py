@@ -1,7 +1,7 @@
-"""The credential that kubelets of a worker are shown.
+"""The credential that the proxier sends to kubelets of a worker.
 
-Root on a node can read the credentials that its kubelet is shown. The binding's own token, which
-may create pods in the worker and exec into them, must not be among those. So kubelets are shown
+Root on a node can read the credentials that its kubelet receives. The binding's own token, which
+may create pods in the worker and exec into them, must not be among those. So kubelets are sent
 
 - the binding's client certificate, if it has one, without any token: TLS does not reveal the key;
 - else a token of the worker's ServiceAccount for metrics, which may read metrics and nothing else,
@@ -10,7 +10,7 @@ may create pods in the worker and exec into them, must not be among those. So ku
   does not let us request its tokens, as in workers joined before there was one. This is logged
   once, and never follows after the account has given a token.
 
-If the worker fails or does not answer, kubelets are shown nothing, and are not requested.
+If the worker fails or does not answer, kubelets are sent no credential, and are not requested.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A credential for kubelets, and the worker's credential that it was obtained with."""
+    """A credential for kubelets, and the worker's credential with which it was obtained."""
 
     access: Access
     obtained_with: Access
@@ -83,13 +83,13 @@ class KubeletCredential:
         self._logged_own_token = False
 
     def current(self) -> Access:
-        """The credential, with the worker's server; `ensure` must have returned before."""
+        """Return the credential for kubelets; `ensure` must have returned before."""
         if self._shown is None:
             raise InvariantError("a kubelet was requested before there was a credential for it")
         return self._shown.access
 
     async def ensure(self) -> None:
-        """Return once there is a credential that kubelets may see; mostly at once.
+        """Return once there is a valid credential for kubelets; mostly at once.
 
         :raises Refusal: there is none.
         """
@@ -103,7 +103,7 @@ class KubeletCredential:
             raise Refusal(502, self._error or "the worker's credentials changed meanwhile")
 
     async def replace(self) -> None:
-        """Obtain another credential after a kubelet refused this one, unless it is a new one."""
+        """Obtain another credential after a kubelet refused the present one, unless that is new."""
         shown, now = self._shown, self._clock.monotonic()
         await self._worker.refresh(rejected=True)
         if shown is not None and shown is self._shown and now >= shown.replaceable_at:
@@ -112,7 +112,7 @@ class KubeletCredential:
             await self.ensure()
 
     def _is_due(self) -> bool:
-        """Whether to renew: the worker's credential is another one, or the time has come."""
+        """Whether to renew: the worker's credential has changed, or the next attempt is due."""
         tried = self._tried_with is self._worker.current()
         return not tried or self._clock.monotonic() >= self._next_at
 
@@ -123,7 +123,7 @@ class KubeletCredential:
         return self._clock.monotonic() < shown.expires_at
 
     async def _refresh_worker(self) -> None:
-        """Refresh the worker's own credential, as often as its source asks for."""
+        """Refresh the worker's own credential, at the interval of its source."""
         now = self._clock.monotonic()
         if now >= self._refresh_at:
             self._refresh_at = now + self._worker.interval_s
@@ -199,7 +199,7 @@ class KubeletCredential:
 
 
 def _token_request() -> Json:
-    """A TokenRequest without an audience: for the API server, which kubelets ask to review it."""
+    """Return a TokenRequest for the API server's audience: kubelets have it review the token."""
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -208,7 +208,10 @@ def _token_request() -> Json:
 
 
 def _read_token(response: Json) -> tuple[Secret[str] | None, float]:
-    """The token, if there is one, and its life; in seconds, since clocks differ."""
+    """Return the token in a TokenRequest's response, if any, and its life in seconds.
+
+    A duration is used, since clocks differ.
+    """
     spec, status = response.get("spec"), response.get("status")
     token = status.get("token") if isinstance(status, dict) else None
     if not isinstance(token, str) or token_problem(token):

@@ -3,7 +3,7 @@
 Text is rewritten line by line: values, timestamps, exemplars and every label but those that name
 the pod, its namespace and its UID stay byte for byte; HELP and TYPE lines stay with the families
 that have a sample left. A line that is not of a known pod, or cannot be parsed, is dropped, because
-a pod of others may be its subject.
+the line may be about a pod of others.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _SUFFIXES: Final = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """A virtual pod's names."""
+    """Namespace, name and UID of a virtual pod, and the UID of its physical pod."""
 
     namespace: str
     name: str
     uid: str
-    physical_uid: str = ""  # of the pod that it runs as; samples of another pod are not its own
+    physical_uid: str = ""  # of the physical pod; samples of another UID do not count
 
 
 @dataclass(frozen=True, slots=True)
 class PodSample:
-    """A value of a metric, of a pod or of one of its containers."""
+    """A sample of a metric of a pod or of one of its containers."""
 
     pod: PodName
     container: str  # empty: of the pod as a whole
@@ -52,7 +52,7 @@ class PodSample:
 
 @dataclass(slots=True)
 class _Family:
-    """A metric: its HELP, TYPE and UNIT lines, and its samples."""
+    """A metric family: its HELP, TYPE and UNIT lines, and its samples."""
 
     name: str
     comments: list[str]
@@ -60,8 +60,10 @@ class _Family:
 
 
 def rewrite(text: str, pods: Mapping[tuple[str, str], PodName], *, node: str = "") -> str:
-    """Keep the samples of these pods, under their virtual names; `pods` are by namespace and name
-    of the physical pod. A label `node` is added if one is given."""
+    """Return a metrics page with only the samples of these pods, under their virtual names.
+
+    `pods` are by namespace and name of the physical pod. A label `node` is added if one is given.
+    """
     lines: list[str] = []
     for family in _families(text):
         kept = [line for line in (_renamed(line, pods, node) for line in family.samples) if line]
@@ -72,7 +74,7 @@ def rewrite(text: str, pods: Mapping[tuple[str, str], PodName], *, node: str = "
 
 
 def samples(text: str, metric: str, pods: Mapping[tuple[str, str], PodName]) -> Iterator[PodSample]:
-    """Yield the samples of a metric that are of these pods."""
+    """Yield the samples of `metric` that belong to these pods."""
     for family in _families(text):
         for line in family.samples if family.name == metric else ():
             sample, value = _SAMPLE.fullmatch(line), _sample_value(line)
@@ -87,7 +89,7 @@ def samples(text: str, metric: str, pods: Mapping[tuple[str, str], PodName]) -> 
 
 
 def _families(text: str) -> Iterator[_Family]:
-    """Yield the metrics of a page in order."""
+    """Yield the metric families of a page in order."""
     current: _Family | None = None
     for line in text.split("\n"):
         comment = _COMMENT.fullmatch(line)
@@ -111,13 +113,13 @@ def _families(text: str) -> Iterator[_Family]:
 
 
 def _sample_name(line: str) -> str:
-    """The name of the metric that a line is a sample of; empty if the line is no sample."""
+    """Return the metric's name in a line of a page; empty if the line is no sample."""
     sample = _SAMPLE.fullmatch(line)
     return sample[1] if sample is not None else ""
 
 
 def _sample_value(line: str) -> float | None:
-    """The value of a sample; None if the line is no sample."""
+    """Return the value in a line of a page; None if the line is no sample."""
     sample = _SAMPLE.fullmatch(line)
     words = sample[3].split() if sample is not None else []
     try:
@@ -127,14 +129,14 @@ def _sample_value(line: str) -> float | None:
 
 
 def _belongs(sample: str, family: str) -> bool:
-    """Whether a sample is of a family: `x_bucket`, `x_sum` and so on are of `x`."""
+    """Whether a sample belongs to a metric family: `x_bucket`, `x_sum` and so on belong to `x`."""
     if sample == family:
         return True
     return sample.startswith(family) and sample[len(family) :] in _SUFFIXES
 
 
 def _renamed(line: str, pods: Mapping[tuple[str, str], PodName], node: str) -> str:
-    """The sample under the pod's virtual name; empty if it is not of one of these pods."""
+    """Return a sample line with the virtual pod's names; empty if none of these pods is its."""
     sample = _SAMPLE.fullmatch(line)
     if sample is None:
         return ""
@@ -160,7 +162,7 @@ def _pod_of(labels: Mapping[str, str], pods: Mapping[tuple[str, str], PodName]) 
 
 
 def _labels(text: str | None) -> dict[str, str]:
-    """Parse the labels between the braces; none at all if one is malformed or given twice."""
+    """Return the labels between the braces; empty if one is malformed or given twice."""
     labels: dict[str, str] = {}
     position, end = 0, len(text or "")
     while text and position < end:

@@ -1,7 +1,7 @@
 """Metrics of a virtual node as a whole: the sum of its pods.
 
-Other use of the worker's machine is not shown. Pods of others are left out of the
-kubelet's summary; those of the virtual node get their virtual names. Everything here is pure.
+Other use of the worker's machine is not shown. Pods of others are left out of the kubelet's
+summary; those of the virtual node get their virtual names. All functions are pure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kubeocean.runtime.objects import Json
 __all__ = ["UsageCounter", "UsageCounters", "node_metrics", "summarize", "usage_samples"]
 
 _MAX_COUNTERS: Final = 10_000  # virtual nodes
-_REMEMBERED_S: Final = 600.0  # how long a pod may be missing in scrapes and go on where it was
+_REMEMBERED_S: Final = 600.0  # for so long a pod missing in scrapes is remembered
 
 
 @dataclass(slots=True)
 class _PodUsage:
-    """The CPU seconds of one pod: what was counted so far, and the last sample of each container.
+    """The CPU seconds of one pod: the sum counted so far, and the last sample of each container.
 
     A kubelet without pod-level samples is read by container; `""` is the pod as a whole.
     """
@@ -55,7 +55,7 @@ class _PodUsage:
 class UsageCounter:
     """The CPU seconds that the pods of one virtual node have used: a sum that never decreases.
 
-    A pod that is missing in a scrape adds nothing and takes nothing away; after its return within
+    A pod that is missing in a scrape changes nothing; if it is scraped again within
     `_REMEMBERED_S`, only its use since the last sample is added.
     """
 
@@ -95,7 +95,7 @@ class UsageCounters:
 def usage_samples(
     text: str, metric: str, pods: Mapping[tuple[str, str], PodName]
 ) -> list[PodSample]:
-    """Samples of each pod; of its containers where the kubelet has none of the pod as a whole."""
+    """Return a pod-level sample of each pod, or samples of its containers if there is none."""
     whole = [sample for sample in samples(text, f"pod_{metric}", pods) if sample.value]
     known = {sample.pod for sample in whole}
     parts = [*samples(text, f"container_{metric}", pods)]
@@ -103,7 +103,7 @@ def usage_samples(
 
 
 def node_metrics(cpu_s: float, memory: float, times_ms: Iterable[int]) -> str:
-    """Format what a node as a whole uses, as of the latest of these times (0: unknown)."""
+    """Format CPU and memory of a virtual node, as of the latest of these times (0: unknown)."""
     latest = max(times_ms, default=0)
     at = f" {latest}" if latest else ""
     return (
@@ -121,7 +121,7 @@ _MEMORY: Final = ("usageBytes", "workingSetBytes", "rssBytes", "pageFaults", "ma
 
 
 def summarize(summary: Json, vnode: str, pods: Mapping[tuple[str, str], PodName]) -> Json:
-    """Reduce the summary of a worker's node to a virtual node and its pods."""
+    """Return a kubelet's summary, reduced to a virtual node and its pods."""
     renamed = [pod for pod in (_renamed(pod, pods) for pod in _list(summary, "pods")) if pod]
     node = _dict(summary, "node")
     usage: Json = {"nodeName": vnode}

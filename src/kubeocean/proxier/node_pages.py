@@ -31,7 +31,7 @@ _JSON: Final = "application/json"
 _METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LARGE: Final = 128 * 1024  # bytes of metrics that are rewritten in a thread
 _KUBELET_PAGES: Final = {
-    # The earlier implementation served the metrics of containers here.
+    # On this page the earlier implementation served the metrics of containers.
     NodePage.METRICS: "/metrics/cadvisor",
     NodePage.CADVISOR: "/metrics/cadvisor",
     NodePage.RESOURCE: "/metrics/resource",
@@ -70,7 +70,7 @@ class NodePages:
         self._reads = asyncio.Semaphore(_CONCURRENT_READS)
 
     async def serve(self, exchange: Exchange, route: Page, vnode: str) -> None:
-        """Respond with a page."""
+        """Respond to a request for a page of a virtual node."""
         page = route.page
         if page in _KUBELET_PAGES:
             await exchange.respond(200, await self._metrics(page, vnode), _METRICS_TEXT)
@@ -118,7 +118,7 @@ class NodePages:
     async def _kubelet_page(
         self, vnode: str, path: str, query: tuple[tuple[str, str], ...] = ()
     ) -> AsyncIterator[bytes]:
-        """Read a page of the kubelet. A kubelet that does not answer holds up no other read."""
+        """Yield a page of a virtual node's kubelet; a kubelet that is silent delays no other."""
         if not self._has_metrics:
             raise Refusal(404, "metrics are disabled (--metrics-enabled=false)")
         node = self._pod_lookup.vnodes.get(Key("", vnode))
@@ -149,7 +149,7 @@ class NodePages:
 
 
 async def _off_loop(body: bytes, make: Callable[[str], T]) -> T:
-    """Apply `make` to a page; to a large one in a thread, so that the event loop is not blocked."""
+    """Return `make` applied to a page; for a large page in a thread, off the event loop."""
 
     def made() -> T:
         return make(body.decode("utf-8", "replace"))

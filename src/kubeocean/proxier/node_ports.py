@@ -1,4 +1,4 @@
-"""A port of the server for each virtual node, as the node's label names it.
+"""Opens a port of the server for each virtual node, as the node's label names it.
 
 A port that cannot be listened on is tried again; until then the common port serves the node's pods.
 """
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class NodePortController:
-    """Opens and closes the server's ports as virtual nodes come and go."""
+    """Opens and closes the server's ports as virtual nodes are created and deleted."""
 
     def __init__(self, server: KubeletServer, vnodes: Informer[Node], *, domain: Domain) -> None:
         self._server = server
@@ -48,7 +48,7 @@ class NodePortController:
             self.controller.enqueue(node.key)
 
     def _port(self, vnode: Node) -> int:
-        """The port in the node's label; 0 if virtual nodes are not given such a port."""
+        """Return the port in a virtual node's label; 0 if it is missing or out of range."""
         text = vnode.labels.get(self._domain.proxier_port, "")
         port = int(text) if text.isascii() and text.isdigit() else 0
         return port if PROXIER_PORT_FIRST <= port <= PROXIER_PORT_LAST else 0

@@ -120,19 +120,19 @@ class PodLookup:
 
     @property
     def ready(self) -> bool:
-        """Whether all caches are filled."""
+        """Whether all caches have synced."""
         caches = (self.vnodes, self.virtual_pods, self.physical_pods)
         return all(cache.has_synced for cache in caches)
 
     def vnode_of(self, pod: Key) -> str:
-        """The virtual node of this binding that a pod is bound to; empty if none."""
+        """Return the virtual node of this binding that a pod is bound to; empty if none."""
         virtual = self.virtual_pods.get(pod)
         if virtual is None or self.vnodes.get(Key("", virtual.spec.node_name)) is None:
             return ""
         return virtual.spec.node_name
 
     def locate(self, pod: Key, vnode: str, *, uid: str = "", container: str = "") -> PodLocation:
-        """Locate the physical pod of a virtual one.
+        """Locate the physical pod of a virtual pod.
 
         :raises Refusal: the pod is not on that virtual node, has another UID or no such container,
             or does not run in the worker cluster.
@@ -150,7 +150,7 @@ class PodLookup:
         return PodLocation(pod, virtual.uid, vnode, physical.key, physical.uid)
 
     def pods_on(self, vnode: str) -> dict[tuple[str, str], PodName]:
-        """The pods that run on a virtual node, by namespace and name of the physical pod."""
+        """Return the pods that run on a virtual node, by namespace and name of the physical pod."""
         node = self.vnodes.get(Key("", vnode))
         if node is None:
             return {}
@@ -168,7 +168,7 @@ class PodLookup:
         return names
 
     def pnode_of(self, vnode: Node) -> str:
-        """The name of the worker's node that a virtual node represents."""
+        """Return the name of the worker's node that a virtual node represents."""
         key = self.domain.physical_node_name
         return vnode.annotations.get(key) or vnode.labels.get(key, "")
 
@@ -184,7 +184,7 @@ class PodLookup:
         return None
 
     def _runs(self, physical: _PhysicalPod, virtual: _VirtualPod) -> bool:
-        """Whether the physical pod runs for the virtual one."""
+        """Whether a physical pod runs for a virtual pod, by labels and annotations."""
         claim = claim_pod(
             physical, virtual=virtual.key, uid=virtual.uid, ids=self._ids, domain=self.domain
         )

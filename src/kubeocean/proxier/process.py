@@ -70,7 +70,7 @@ _log = get_logger(__name__)
 
 
 async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> int:
-    """Serve until a signal, and return the exit code."""
+    """Serve as a proxier until a signal, and return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
         return await Program(settings, environ, stack).prepare()
@@ -80,7 +80,7 @@ async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> in
 
 
 class Program:
-    """The parts of one proxier; `stack` closes what they opened."""
+    """The parts of one proxier's process; `stack` closes them at the end."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
@@ -97,7 +97,7 @@ class Program:
     async def prepare(self) -> Service:
         """Read the binding and its Secret, and assemble the service.
 
-        :raises KubeoceanError: one of them cannot be read, or is not valid.
+        :raises KubeoceanError: the binding or its Secret cannot be read, or is not valid.
         """
         settings, domain = self._settings, self._settings.label_domain
         instance = self._environ.get(ENV_POD_NAME, "") or unique_identity()
@@ -222,7 +222,7 @@ class Program:
     def _certificate_sources(
         self, computing: Client, binding: ClusterBinding
     ) -> tuple[Runnable, ...]:
-        """The sources of the serving certificate and of the CA of client certificates."""
+        """Return the sources of the serving certificate and of the CA of client certificates."""
         settings = self._settings
         certificate: Runnable
         secret = _tls_secret(settings, binding)
@@ -246,13 +246,16 @@ class Program:
         return (certificate,)
 
     def _recorded_worker(self, binding: ClusterBinding, access: SecretAccess) -> str:
-        """The worker that the cached binding is for; `binding` is the one read at the start."""
+        """Return the identity of the worker that the binding records.
+
+        The cached binding counts; `binding`, read at the start, if there is none.
+        """
         cached = self._bindings.get(binding.key) or binding
         return recorded_worker(cached, access, self._settings.label_domain)
 
 
 def _tls_secret(settings: Settings, binding: ClusterBinding) -> Key | None:
-    """The Secret with the serving certificate, if a flag or the binding names one."""
+    """Return the Secret with the serving certificate, if a flag or the binding names one."""
     if settings.tls_secret_name:
         return Key(settings.tls_secret_namespace, settings.tls_secret_name)
     domain, annotations = settings.label_domain, binding.annotations

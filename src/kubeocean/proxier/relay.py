@@ -1,8 +1,8 @@
 """Relaying bytes between a caller and a worker, and cancelling work when the caller disconnects.
 
-Each direction waits for its own reader, so that a slow side slows the other one and nothing piles
-up. A relay ends when one side ends; what that side sent before is delivered first. TLS knows no
-half-closed connection; protocols that need one signal it in bytes of their own.
+Each direction waits for its own reader, so that a slow reader slows its writer and no bytes pile
+up. A relay ends when caller or worker closes; bytes sent before that are delivered first. TLS knows
+no half-closed connection; protocols that need one signal it in bytes of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def cancel_on_disconnect(exchange: Exchange, work: Coroutine[None, None, N
 
 
 async def _error_of(work: Coroutine[None, None, None]) -> KubeoceanError | None:
-    """Return the error as a value: a task group would wrap it in an exception group."""
+    """Await `work` and return its error, which a task group would wrap in an exception group."""
     try:
         await work
     except KubeoceanError as error:
@@ -52,7 +52,7 @@ async def _error_of(work: Coroutine[None, None, None]) -> KubeoceanError | None:
 
 @dataclass(slots=True)
 class RelayResult:
-    """The bytes each way, and why the relay broke off, if it did."""
+    """The bytes relayed in each direction, and why the relay broke off, if it did."""
 
     received: int = 0  # from the caller
     sent: int = 0
@@ -60,7 +60,7 @@ class RelayResult:
 
 
 async def relay(exchange: Exchange, tunnel: Tunnel, result: RelayResult, *, idle_s: float) -> None:
-    """Relay bytes until a side ends, or both are idle for too long.
+    """Relay bytes until caller or worker ends, or both are idle for `idle_s`.
 
     :raises TimeoutError: both were idle.
     """

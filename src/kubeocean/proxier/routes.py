@@ -1,7 +1,7 @@
 """Routes of a kubelet: method, path and query of a request as a record, or a refusal.
 
 A name in a path is accepted only if Kubernetes accepts it for an object, so that dots, slashes and
-escapes lead nowhere.
+escapes are refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NodePage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The log of a container; `query` is for the worker's API server."""
+    """A request for the log of a container; `query` is for the worker's API server."""
 
     namespace: str
     pod: str
@@ -74,7 +74,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session over an upgraded connection; `query` is for the worker's API server."""
+    """A request for an upgraded connection to a pod; `query` is for the worker's API server."""
 
     kind: SessionKind
     namespace: str
@@ -87,7 +87,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A command; the response is its output."""
+    """A request to run a command; the response is its output."""
 
     namespace: str
     pod: str
@@ -98,7 +98,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page about the node as a whole."""
+    """A request for a page about the node as a whole."""
 
     page: NodePage
     query: Mapping[str, str]
@@ -109,7 +109,7 @@ _Query: TypeAlias = list[tuple[str, str]]
 
 
 def route_of(method: str, target: str) -> Route:
-    """The route of a request.
+    """Return the route that method, path and query of a request select.
 
     :raises Refusal: the path or the method has no route, or a name or an option is not valid.
     """
@@ -129,7 +129,7 @@ def route_of(method: str, target: str) -> Route:
 
 
 def metrics_route(method: str, target: str) -> tuple[str, Page]:
-    """The virtual node and the page of a request on the metrics port: `/<node>/metrics`.
+    """Return the virtual node and the page of a request on the metrics port: `/<node>/metrics`.
 
     :raises Refusal: the path is another one, or the name of the node is not valid.
     """
@@ -233,7 +233,7 @@ def _allow(method: str, *methods: str) -> None:
 
 
 def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, str, str]:
-    """Namespace, pod, UID and container of a path; UID and container are empty where not in it."""
+    """Return namespace, pod, UID and container in a path; an absent UID or container is empty."""
     shortest = 3 if container else 2
     if len(path) not in ((shortest, shortest + 1) if uid else (shortest,)):
         raise Refusal(404, "there is no such page")

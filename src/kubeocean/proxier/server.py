@@ -1,13 +1,13 @@
 """The TLS server of the proxier: a port for all virtual nodes, one for each, and one for metrics.
 
 A connection is TLS from its first byte. Heads are read with a limit on size and time, and each
-request goes to the handler. A request with a body is the last one on its connection, so that
+request is passed to the handler. A request with a body is the last one on its connection, so that
 no byte of the body can be taken for another request.
 
-Sockets are accepted here and not by asyncio, so that the number of handshakes is limited by client
-address, and failed ones are audited. Callers without a certificate get fewer connections and less
-time. When the CA of client certificates changes, connections that it verified serve no further
-request.
+Sockets are accepted by this module and not by asyncio, so that the number of handshakes is limited
+by client address, and failed ones are audited. Callers without a certificate get fewer connections
+and less time. When the CA of client certificates changes, connections that it verified serve no
+further request.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Port:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A connection, from its acceptance to its end."""
+    """The state of a connection, from its acceptance to its end."""
 
     port: _Port
     peer: str
@@ -150,7 +150,9 @@ class KubeletServer:
     async def open_port(
         self, port: int, vnode: str = "", *, host: str | None = None, metrics_only: bool = False
     ) -> int:
-        """Listen for one virtual node or for all of them, and return the port (0: any free one).
+        """Listen for one virtual node or for all of them; return the port number.
+
+        Port 0 means any free port.
 
         :raises ConfigError: the port cannot be listened on, or the server is shutting down.
         """
@@ -171,7 +173,7 @@ class KubeletServer:
         return number
 
     async def close_port(self, port: int) -> None:
-        """Accept no more connections on a port; open ones go on."""
+        """Accept no more connections on a port; open connections stay."""
         closed = self._ports.pop(port, None)
         if closed is None:
             return
@@ -180,7 +182,7 @@ class KubeletServer:
         await asyncio.wait(closed.accepting)
 
     async def drain(self, grace_s: float, *, linger_s: float = LINGER_S) -> None:
-        """Close all ports, let sessions end within `grace_s`, then cut them."""
+        """Close all ports, wait up to `grace_s` for sessions to end, then close the others."""
         linger_s = min(linger_s, grace_s / 2)
         await asyncio.sleep(linger_s)
         self._closing = True
@@ -233,7 +235,7 @@ class KubeletServer:
     async def _establish(
         self, accepted: socket.socket, connection: _Connection
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Establish TLS; None if that failed, or if a limit is reached."""
+        """Establish TLS on an accepted connection; None if that failed or a limit is reached."""
         peer = connection.peer
         try:
             reader, writer = await start_tls(accepted, self._tls.context)
@@ -291,7 +293,7 @@ class KubeletServer:
     async def _refuse(
         self, connection: _Connection, writer: asyncio.StreamWriter, refusal: Refusal
     ) -> None:
-        """Respond to bytes that are no request."""
+        """Respond with an error to bytes that are no HTTP request."""
         # Callers without a certificate cannot fill the log.
         if connection.subject or self._log_limits.allows(connection.peer):
             log_unreadable_request(refusal, connection.peer)
@@ -315,7 +317,7 @@ async def _next_head(
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Deliver what was written, then close the connection."""
+    """Close a connection after the bytes written to it were delivered."""
     writer.close()
     try:
         async with asyncio.timeout(_CLOSE_S):

@@ -50,8 +50,9 @@ class ServerTls(CertificateTls):
         return bool(self._client_ca) and super().ready
 
     def use_certificate(self, certificate: ServerCertificate) -> bool:
-        """Use a certificate from the next connection on; False if it is not valid now and the one
-        in use is.
+        """Use a certificate from the next connection on.
+
+        False if the certificate is not valid now and the one in use is.
 
         :raises ConfigError: TLS cannot use the certificate.
         """
@@ -84,9 +85,10 @@ def _verify_clients(context: ssl.SSLContext) -> None:
 
 
 def _loaded_context(certificate: ServerCertificate | None, ca: bytes) -> ssl.SSLContext | None:
-    """Load both into a new context; None while one of the two is missing.
+    """Return a TLS context with certificate and client CA; None while one of them is missing.
 
-    Callers keep the two only afterwards: what TLS cannot use changes nothing.
+    Callers store the two only after this returns: a certificate or CA that TLS cannot use changes
+    nothing.
     """
     if certificate is None or not ca:
         return None

@@ -6,8 +6,8 @@ returned to the caller and ends the request.
 
 API servers address a pod by name, and the cache can be behind: another pod may have the name by
 now. So the worker is asked for the pod's UID once more, after it has begun to answer and before a
-byte is relayed. UIDs are not reused: the pod that has the UID before and after had it in between.
-Where a command starts by itself, the UID is checked before, too.
+byte is relayed. UIDs are not reused: the pod that has the UID before and after had that UID in
+between. Where a command starts by itself, the UID is checked before, too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sessions:
         self._idle_s = idle_s
 
     async def logs(self, exchange: Exchange, route: Logs, location: PodLocation) -> None:
-        """Relay a log to its end, or until the caller disconnects."""
+        """Relay a container's log to its end, or until the caller disconnects."""
         # A server sends not even a head before a followed container prints something.
         follows = ("follow", "true") in route.query
         request = Request(
@@ -175,7 +175,7 @@ class Sessions:
         await exchange.respond(500, f"{failure}: {output.decode('utf-8', 'replace')}\n".encode())
 
     async def _confirm_uid(self, location: PodLocation) -> None:
-        """Return if the located pod still has its name in the worker cluster.
+        """Check that the located pod still has its name in the worker cluster.
 
         :raises Refusal: another pod has the name, or none.
         """
@@ -189,7 +189,7 @@ class Sessions:
 
 
 async def _error_body(stream: Stream) -> bytes:
-    """Read as much of an error response as the caller is shown."""
+    """Read the part of an error response that the caller is shown."""
     body = b""
     while len(body) < _MAX_ERROR_BODY and (piece := await stream.read()):
         body += piece
@@ -197,7 +197,7 @@ async def _error_body(stream: Stream) -> bytes:
 
 
 def _check_subprotocol(headers: Mapping[str, str], offered: CIMultiDict[str]) -> None:
-    """Return if the caller offered the subprotocol that the worker chose.
+    """Check that the caller offered the subprotocol that the worker chose.
 
     :raises Unreachable: the worker chose another one.
     """
@@ -215,5 +215,5 @@ def _path(pod: Key, subresource: str) -> str:
 def _picked(
     headers: CIMultiDict[str] | CIMultiDictProxy[str], names: tuple[str, ...]
 ) -> CIMultiDict[str]:
-    """Only these headers: credentials and cookies must not reach the other side."""
+    """Return only the named headers: credentials and cookies must not be passed on."""
     return CIMultiDict((name, value) for name in names for value in headers.getall(name, []))

@@ -29,7 +29,7 @@ _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0
 
 
 class Channel(IntEnum):
-    """The stream that a message belongs to."""
+    """The stream of a command that a WebSocket message belongs to."""
 
     STDIN = 0
     STDOUT = 1
@@ -45,7 +45,7 @@ class _Frame:
 
 
 def handshake() -> dict[str, str]:
-    """The headers of a WebSocket handshake."""
+    """Return the headers of a WebSocket handshake."""
     return {
         "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
         "Sec-WebSocket-Version": "13",
@@ -54,7 +54,7 @@ def handshake() -> dict[str, str]:
 
 
 async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield channel and content of each message until the worker closes.
+    """Yield channel and content of each WebSocket message until the worker closes.
 
     :raises Unreachable: the connection breaks off, or the worker violates the protocol.
     """
@@ -76,7 +76,7 @@ async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
 
 
 def failure_message(content: bytes) -> str:
-    """The reason why a command failed, as the error channel gives it; empty if it succeeded."""
+    """Return why a command failed, by a message of the error channel; empty if it succeeded."""
     try:
         status = msgspec.json.decode(content, type=_Status) if content else _Status()
     except msgspec.DecodeError:
@@ -122,7 +122,7 @@ class _Reader:
 
 
 def _masked(opcode: int, payload: bytes) -> bytes:
-    """A short frame, masked as a client's must be."""
+    """Return a short WebSocket frame, masked as frames of a client must be."""
     key = os.urandom(4)
     body = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload[:125]))
     return bytes((_FINAL | opcode, _MASKED | len(body))) + key + body

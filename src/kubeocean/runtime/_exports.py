@@ -16,11 +16,11 @@ __all__ = ["lazy_exports"]
 def lazy_exports(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package.
+    """Return the `__getattr__` and the `__dir__` of a package that imports its exports lazily.
 
     - `package`: `__name__` of the package.
     - `modules`: the exported names by the module of the package that defines them. The package
-      repeats them in `__all__` and in imports under TYPE_CHECKING, for type checkers.
+      repeats these names in `__all__` and in imports under TYPE_CHECKING, for type checkers.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

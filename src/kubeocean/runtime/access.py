@@ -1,17 +1,17 @@
 """Access: server, trust and credentials for one API server, as an immutable value.
 
-An Access is complete and validated. Two are equal exactly if a connection made with one may be used
-with the other. Its secrets are not printed.
+An Access is complete and validated. Two Access values are equal exactly if a connection made with
+one may be used with the other. The secrets of an Access are not printed.
 
 `ssl_context` uses TLS 1.2 or newer and HTTP/1.1 only, with the trust of Go's clients: every
 certificate in the bundle is a root, including intermediates, and a server is identified by its
 subject alternative names only. Without a bundle the machine's roots are trusted. The caller passes
 the server name to verify (`tls_server_name`).
 
-The PEM checks let OpenSSL judge certificates and keys, since OpenSSL will use them. They return a
-sentence without any of the material, or an empty text. OpenSSL reads private keys only from files:
-`as_file` uses an anonymous file where the kernel has them, else a file of mode 0600 that is deleted
-immediately after use.
+The PEM checks let OpenSSL judge certificates and keys, since OpenSSL will use them. A check returns
+a sentence without any of the material, or an empty text. OpenSSL reads private keys only from
+files: `as_file` uses an anonymous file where the kernel has them, else a file of mode 0600 that is
+deleted immediately after use.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Access:
     """Server, trust and credentials for one API server.
 
     `server` is an http or https URL without a trailing slash; a path is allowed. `ca`,
-    `certificate` and `private_key` are PEM. `proxy_url` may hold a password. `origin` says where
-    all this was found, for people.
+    `certificate` and `private_key` are PEM. `proxy_url` may hold a password. `origin` names the
+    source of the access, such as a file, for people.
     """
 
     server: str
@@ -125,12 +125,12 @@ class Access:
 
 
 def split_url(url: str) -> SplitResult | None:
-    """The parts of an absolute URL that a connection can be made to, or None."""
+    """Return the parts of an absolute URL that a connection can be made to, or None."""
     if any(char <= " " or char == "\x7f" for char in url):
-        return None  # urlsplit would drop some of them silently
+        return None  # urlsplit would drop some of these characters silently
     try:
         parts = urlsplit(url)
-        # Reading the attribute checks the port; zero cannot be connected to.
+        # Reading the attribute checks the port; port zero cannot be connected to.
         usable = bool(parts.scheme and parts.hostname) and parts.port != 0
         return parts if usable and _is_host(parts.netloc.rpartition("@")[2]) else None
     except ValueError:
@@ -138,7 +138,8 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def token_problem(token: str) -> str:
-    """Return the problem of a bearer token, or an empty text; never contains the token."""
+    """Return the problem of a bearer token, or an empty text; the result never contains the
+    token."""
     if not token:
         return "is empty"
     if not _TOKEN.fullmatch(token):
@@ -156,7 +157,8 @@ def _is_host(netloc: str) -> bool:
 
 
 def _escaped(key: str) -> str:
-    """Percent-encode characters that no header name has, and `%`, as client-go does."""
+    """Percent-encode the characters of `key` that no header name has, and `%`, as client-go
+    does."""
     return "".join(
         chr(byte) if _HEADER_KEY.match(bytes([byte])) else f"%{byte:02X}" for byte in key.encode()
     )
@@ -172,15 +174,15 @@ def _without_userinfo(url: str | None) -> str:
     return f"{scheme}{slashes}{'…' if userinfo else ''}{at}{host}"
 
 
-# Of another value; of another kind than the certificate, in newer and older versions of OpenSSL.
+# The key has another value; the key has another type than the certificate, in newer and older
+# versions of OpenSSL.
 _MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 
 
 def trust(context: ssl.SSLContext, certificates: bytes) -> None:
     """Add these PEM certificates to the roots of `context`. Raises ssl.SSLError."""
-    # OpenSSL takes bytes for DER; characters beyond ASCII can only be in remarks between PEM
-    # blocks.
+    # OpenSSL takes bytes for DER; characters beyond ASCII can only be in text between PEM blocks.
     text = certificates.decode("ascii", "ignore")
     if not text:
         raise ssl.SSLError("there is no certificate")
@@ -188,14 +190,15 @@ def trust(context: ssl.SSLContext, certificates: bytes) -> None:
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: Secret[bytes]) -> None:
-    """Present this certificate. Raises ssl.SSLError, also for an encrypted key."""
+    """Load a certificate and its key into `context`. Raises ssl.SSLError, also for an encrypted
+    key."""
     with as_file(certificate + b"\n" + key.reveal()) as path:
-        # Without a password OpenSSL would ask on the terminal.
+        # Without a password OpenSSL would prompt on the terminal.
         context.load_cert_chain(path, password="")
 
 
 def certificates_problem(certificates: bytes) -> str:
-    """Return the problem of a bundle of PEM certificates, or an empty text."""
+    """Return the problem of a bundle of PEM certificates, or an empty text if there is none."""
     try:
         trust(_scratch(), certificates)
     except ssl.SSLError:
@@ -204,7 +207,8 @@ def certificates_problem(certificates: bytes) -> str:
 
 
 def key_problem(certificate: bytes, key: Secret[bytes]) -> str:
-    """Return the problem of a private key for a valid certificate, or an empty text."""
+    """Return the problem of a private key for a valid certificate, or an empty text if there is
+    none."""
     if any(mark in key.reveal() for mark in _ENCRYPTED):
         return "is encrypted, and its password is unknown; use an unencrypted key"
     try:
@@ -236,7 +240,8 @@ def _scratch() -> ssl.SSLContext:
 
 
 def ssl_context(access: Access) -> ssl.SSLContext | None:
-    """A fresh context for one Access; None for plain HTTP. Raises ConfigError on bad material."""
+    """Return a new TLS context for an Access; None for plain HTTP. Raises ConfigError on invalid
+    certificates or keys."""
     if not access.server.startswith("https:"):
         return None
     # Not create_default_context: in newer Pythons that requires extensions that many cluster

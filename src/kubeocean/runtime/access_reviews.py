@@ -1,4 +1,4 @@
-"""Access reviews: the API server's decision whether an account may do something."""
+"""Access reviews: the API server's decision whether an account may send a request."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ async def may(
     who: Mapping[str, object] | None = None,
     url: str = "",
 ) -> bool:
-    """Return whether `who`, or this client's own account, may do this, or may GET the URL.
+    """Return whether an account may send a request, by an access review of the API server.
 
-    :raises ApiError: the server did not say; Forbidden, where we may not ask for others.
+    The request has these `attributes`, or is a GET of `url`. The account is `who`, or the client's
+    own.
+
+    :raises ApiError: the server did not answer; Forbidden if the client may not review other
+        accounts.
     """
     kind = "SelfSubjectAccessReview" if who is None else "SubjectAccessReview"
     requested: Json = {"resourceAttributes": dict(attributes)}
@@ -35,6 +39,6 @@ async def may(
 
 
 def is_allowed(answer: Json) -> bool:
-    """Return whether a review allows the request; anything but a plain yes means no."""
+    """Return whether an access review allows the request; anything but `allowed: true` means no."""
     status = answer.get("status")
     return isinstance(status, dict) and status.get("allowed") is True

@@ -38,7 +38,7 @@ _log = get_logger(AUDIT_LOGGER)
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A request that may change an object, as its method and path describe it."""
+    """A request that may change an object: verb and object, read from its method and path."""
 
     verb: str
     group: str
@@ -61,13 +61,13 @@ class _DeleteOptions(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True, rename="camel"):
-    """The parts of a request or an answer that identify its object."""
+    """The parts of a request's or answer's body that identify its object."""
 
     metadata: _Metadata | None = None
-    details: _Preconditions | None = None  # of a Status
-    preconditions: _Preconditions | None = None  # of a delete
-    delete_options: _DeleteOptions | None = None  # of an eviction
-    reason: str | None = None  # of a Status
+    details: _Preconditions | None = None  # in a Status
+    preconditions: _Preconditions | None = None  # in a delete
+    delete_options: _DeleteOptions | None = None  # in an eviction
+    reason: str | None = None  # in a Status
 
     @property
     def uid(self) -> str:
@@ -164,7 +164,8 @@ class AuditTransport:
 
 
 def _read(body: bytes) -> _Body:
-    """Return the identifying parts of a body; none of a body of another shape, such as a patch."""
+    """Return the identifying parts of a body; empty for a body of another shape, such as a
+    patch."""
     try:
         return _decode(body)
     except _UNREADABLE:

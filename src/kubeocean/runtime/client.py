@@ -53,7 +53,7 @@ class MergePatch:
 
 @dataclass(frozen=True, slots=True)
 class StrategicPatch:
-    """Kubernetes' own merge: lists of built-in kinds are merged by their keys."""
+    """Strategic merge patch of Kubernetes: lists of built-in kinds are merged by their keys."""
 
     body: Mapping[str, Any]
     content_type: ClassVar[str] = "application/strategic-merge-patch+json"
@@ -61,7 +61,7 @@ class StrategicPatch:
 
 @dataclass(frozen=True, slots=True)
 class JsonPatch:
-    """RFC 6902: a list of operations; a `test` operation is a precondition."""
+    """RFC 6902 JSON patch: a list of operations; a `test` operation is a precondition."""
 
     body: Sequence[Mapping[str, Any]]
     content_type: ClassVar[str] = "application/json-patch+json"
@@ -69,8 +69,8 @@ class JsonPatch:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPatch:
-    """Server-side apply of all fields that this field manager owns; `force` takes conflicts
-    over."""
+    """Server-side apply of all fields that this field manager owns; `force` takes over fields that
+    other managers own."""
 
     body: Mapping[str, Any]
     force: bool = False
@@ -81,7 +81,7 @@ Patch: TypeAlias = MergePatch | StrategicPatch | JsonPatch | ApplyPatch
 
 
 PAGE: Final = 500
-# PartialObjectMetadata, or whole objects from a server that does not have it
+# PartialObjectMetadata, or whole objects from a server that does not support it
 _METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 TIMEOUT_S: Final = 30.0
 _JSON: Final = "application/json"
@@ -94,7 +94,7 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 class Listing(Generic[ObjectT]):
     """Objects that matched a list request at resourceVersion `version`, or one page of them.
 
-    A page that `begins` is the first one: pages before are void.
+    A page that `begins` is the first page of a listing: pages before are void.
     """
 
     items: list[ObjectT]
@@ -103,7 +103,8 @@ class Listing(Generic[ObjectT]):
 
 
 class Client:
-    """Client of one cluster over one transport; `cluster` is its name in logs and metrics."""
+    """Client of one cluster over one transport; `cluster` is the cluster's name in logs and
+    metrics."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Client:
         self._timeout_s = timeout_s
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the transport and its connections."""
         await self.transport.close()
 
     def with_field_manager(self, field_manager: str) -> Client:
@@ -149,7 +150,7 @@ class Client:
     ) -> ObjectT:
         """Get one object from the server.
 
-        :raises NotFound: there is none of that name.
+        :raises NotFound: there is no object of this name.
         """
         request = self._request("GET", _path(resource, namespace, name, subresource))
         doing = f"get {resource} {_ref(namespace, name)}"
@@ -165,7 +166,7 @@ class Client:
         page: int = PAGE,
         keep_raw: bool = False,
     ) -> Listing[ObjectT]:
-        """Every object that matches, read fresh in pages that belong together."""
+        """List all objects that match, in pages of one consistent listing."""
         items: list[ObjectT] = []
         version = ""
         async for part in self.pages(
@@ -188,8 +189,8 @@ class Client:
         keep_raw: bool = False,
         metadata_only: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
-        """Yield the pages of a list. If the continue token expires, listing restarts as one
-        page, which `begins`. With `metadata_only` the server sends no more than metadata."""
+        """Yield the pages of a list. If the continue token expires, the list restarts as one page,
+        which `begins`. With `metadata_only` the server sends only metadata."""
         chosen = _selection(labels, fields)
         accept = _METADATA.format("List") if metadata_only else _JSON
         path = resource.path(namespace)
@@ -224,7 +225,7 @@ class Client:
         query: Iterable[tuple[str, str]] = (),
         metadata_only: bool = False,
     ) -> AbstractAsyncContextManager[Stream]:
-        """The raw stream of a watch, for `runtime.watch`."""
+        """Open a watch and return its raw stream, for `runtime.watch`."""
         parameters = (("watch", "true"), *_selection(labels, fields), *query)
         path = resource.path(namespace)
         accept = _METADATA.format("") if metadata_only else _JSON
@@ -243,9 +244,9 @@ class Client:
         dry_run: bool = False,
         keep_raw: bool = False,
     ) -> ObjectT:
-        """A new object.
+        """Create an object.
 
-        :raises AlreadyExists: the name is taken.
+        :raises AlreadyExists: an object of this name exists.
         """
         meta = _metadata(body)
         namespace = namespace or meta.get("namespace", "")
@@ -272,7 +273,7 @@ class Client:
     async def update(
         self, resource: Resource[ObjectT], body: Mapping[str, Any], *, subresource: str = ""
     ) -> ObjectT:
-        """Replace the whole object, if the server still has the version that `body` was made from.
+        """Replace an object, if its resourceVersion at the server is still that of `body`.
 
         :raises Conflict: the object has changed since.
         """
@@ -298,7 +299,7 @@ class Client:
     ) -> ObjectT:
         """Patch an object or its subresource.
 
-        :raises Conflict: the precondition does not hold, or another manager owns a field.
+        :raises Conflict: a precondition does not hold, or another manager owns a field.
         """
         applies = isinstance(patch, ApplyPatch)
         force = _if("force", "true" if isinstance(patch, ApplyPatch) and patch.force else "")
@@ -325,9 +326,9 @@ class Client:
         grace_s: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
-        """Delete the object with this UID; `None` deletes whatever has the name.
+        """Delete the object with this UID; with `uid` None, any object of this name.
 
-        :raises Conflict: the name belongs to another object now.
+        :raises Conflict: the object of this name has another UID.
         """
         body = _delete_options(uid, resource_version, grace_s, propagation)
         request = self._request("DELETE", _path(resource, namespace, name), body=body)
@@ -344,7 +345,7 @@ class Client:
         grace_s: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
-        """Delete all objects that match; a selector is required."""
+        """Delete all objects that match the selectors, of which at least one is required."""
         chosen = _selection(labels, fields)
         if not chosen:
             raise InvariantError(
@@ -357,7 +358,7 @@ class Client:
             f"delete {resource} in {namespace or 'all namespaces'}",
         )
 
-    # Anything else
+    # Other requests
 
     async def request(
         self,
@@ -369,12 +370,13 @@ class Client:
         accept: str = "application/json",
         idempotent: bool = False,
     ) -> bytes:
-        """Any path of the server; `idempotent` lets a POST that changes nothing be repeated."""
+        """Send a request to any path of the server and return the body of the answer; `idempotent`
+        allows retries of a POST that changes nothing."""
         request = self._request(method, path, query=tuple(query), body=body, accept=accept)
         return await self._send(request, f"{method} {path}", idempotent=idempotent)
 
     async def request_json(self, method: str, path: str, **options: Any) -> Json:
-        """Send a request whose answer is a JSON object."""
+        """Send a request and return its answer, a JSON object."""
         return _json(await self.request(method, path, **options), f"{method} {path}")
 
     @asynccontextmanager
@@ -387,7 +389,7 @@ class Client:
         query: Iterable[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Tunnel]:
-        """Bytes both ways, once the server has switched protocols."""
+        """Switch protocols and yield the tunnel, which relays bytes in both directions."""
         parameters, timeout_s = tuple(query), self._timeout_s
         request = Request(
             method, path, query=parameters, accept="*/*", headers=headers or {}, timeout_s=timeout_s
@@ -395,7 +397,7 @@ class Client:
         async with self.transport.upgrade(request, protocol) as tunnel:
             yield tunnel
 
-    # In one place
+    # Sending
 
     def _request(
         self,
@@ -464,7 +466,7 @@ def connect(
     qps: float | None = None,
     allow_exec: bool = False,
 ) -> Client:
-    """A client for a kubeconfig file, whose changes are followed.
+    """Return a client for a kubeconfig file, whose changes are followed.
 
     Credential plugins run only with `allow_exec`.
     """
@@ -476,7 +478,7 @@ def connect(
 
 
 def _selection(labels: str, fields: str) -> tuple[tuple[str, str], ...]:
-    """The query of a server-side selection."""
+    """Return the query parameters of a label selector and a field selector."""
     return (*_if("labelSelector", labels), *_if("fieldSelector", fields))
 
 
@@ -485,7 +487,8 @@ def _if(name: str, value: str) -> tuple[tuple[str, str], ...]:
 
 
 def _path(resource: Resource[Any], namespace: str, name: str, subresource: str = "") -> str:
-    """The path of one object; that of an object without a name would be the path of them all."""
+    """Return the path of one object. Refuses an empty name, which would give the path of the
+    collection."""
     if not name:
         raise InvariantError(
             "the name of the object is empty", resource=str(resource), namespace=namespace

@@ -46,17 +46,17 @@ class Clock(Protocol):
     """Source of time: wall-clock time, monotonic time and sleep."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed instant; never goes back."""
+        """Return the seconds since some fixed instant; never decreases."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, in UTC."""
+        """Return the time of the wall clock, aware, in UTC."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds` of this clock."""
+        """Sleep for `seconds` of this clock."""
 
 
 class RealClock:
-    """The machine's clock."""
+    """Clock of the machine."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -69,7 +69,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """A clock that stands still until `advance`.
+    """Clock of tests, which stands still until `advance`.
 
     After each passed deadline the event loop runs until no task is ready any more, so that tasks
     and sleeps which a sleeper starts are part of the same `advance`.
@@ -114,7 +114,7 @@ class VirtualClock:
         await _settle()
 
 
-_SETTLE_TURNS = 50  # longer than any chain of callbacks between two sleeps in our code
+_SETTLE_TURNS = 50  # longer than any chain of callbacks between two sleeps
 
 
 async def _settle() -> None:
@@ -127,7 +127,8 @@ _NOW: Final = float("-inf")  # a time that the event loop's clock has always pas
 
 
 async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[_T]]) -> _T:
-    """Return the result of `work`; at the limit, cancel and await it, then raise TimeoutError."""
+    """Return the result of `work`; at the time limit, cancel and await `work`, then raise
+    TimeoutError."""
     result: _T
     failure: Exception | None = None
     async with asyncio.TaskGroup() as group:
@@ -157,7 +158,7 @@ LOCALTIME: Final = Path("/etc/localtime")
 
 
 def local_zone(environ: Mapping[str, str] = os.environ, *, localtime: Path = LOCALTIME) -> tzinfo:
-    """Return the zone, named after its entry in the tz database or its file.
+    """Return the local time zone, named after its entry in the tz database or its file.
 
     :raises ConfigError: TZ is neither a zone nor a zone file.
     """
@@ -199,6 +200,6 @@ def text_of(instant: datetime | None) -> str | None:
 
 
 def ceil_second(instant: datetime) -> datetime:
-    """Round up to a whole second, so that a promised time span is never shortened."""
+    """Round a time up to a whole second, so that a promised time span is never shortened."""
     whole = instant.astimezone(UTC).replace(microsecond=0)
     return whole if instant == whole else whole + timedelta(seconds=1)

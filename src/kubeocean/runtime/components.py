@@ -35,7 +35,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A part of a service: functions that run it, report readiness, and stop it."""
+    """A component of a service: functions that run it, report its readiness, and stop it."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -47,7 +47,7 @@ Part: TypeAlias = Component | Runnable | tuple[str, Callable[[], Awaitable[None]
 
 
 def components_of(parts: Iterable[Part]) -> tuple[Component, ...]:
-    """The parts as components; those that share a name are numbered."""
+    """Return the parts of a service as components; parts with equal names are numbered."""
     components: list[Component] = []
     taken: dict[str, int] = {}
     for part in parts:
@@ -72,7 +72,7 @@ def _component(part: Part) -> Component:
 
 def _readiness(part: Runnable) -> Callable[[], bool]:
     def ready() -> bool:
-        # Looked up each time: most classes have a property of this name.
+        # Looked up at each call: most classes have a property of this name.
         ready = getattr(part, "ready", getattr(part, "has_synced", True))
         return bool(ready() if callable(ready) else ready)
 
@@ -80,15 +80,15 @@ def _readiness(part: Runnable) -> Callable[[], bool]:
 
 
 class Lifespan(ABC):
-    """Object that runs from `start` to `stop`; `async with` calls both."""
+    """Object that runs from `start` to `stop`; `async with` calls both methods."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Wait until the component runs."""
+        """Start the component, and return when it runs."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Wait until the component has ended."""
+        """Stop the component, and return when it has ended."""
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -10,9 +10,10 @@ A worker takes and reconciles a key, and maps the outcome to queue, metric, log 
 
 The backoff doubles from 5 ms to 5 minutes and is never shorter than a server's Retry-After.
 
-A key is not reconciled while its gate reports that the cache has not caught up with our own writes,
-nor if another replica owns the key. An interrupted reconcile leaves its key in the queue, so that
-the next run of the controller repeats the reconcile. Metrics have the names of controller-runtime.
+A key is not reconciled while its gate reports that the cache does not show this program's own
+writes yet, nor if another replica owns the key. An interrupted reconcile leaves its key in the
+queue, so that the next run of the controller repeats the reconcile. Metrics have the names of
+controller-runtime.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ __all__ = ["After", "Controller", "Done", "Outcome", "Reconcile", "Stuck", "Stuc
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing is left to do for the key."""
+    """Outcome of a reconcile: nothing is left to do for the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Nothing is left to do until a time comes; a change of the object comes first."""
+    """Outcome of a reconcile: requeue the key after `seconds`, or earlier if the object changes."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Trying again will not help by itself. `reason` is a CamelCase word, `message` a sentence."""
+    """Outcome of a reconcile: a retry alone will not help. `reason` is a CamelCase word, `message`
+    a sentence."""
 
     reason: str
     message: str
@@ -66,8 +68,8 @@ _RESULTS: Final[tuple[_Result, ...]] = ("success", "error", "requeue", "requeue_
 _STUCK_S: Final = 1.0  # a cause that only a person can remove lasts longer than milliseconds
 _LONGEST_S: Final = 300.0
 _DOUBLINGS: Final = 16
-_BEHIND_S: Final = 1.0  # flat: a cache that was behind for long must not stay unused for long
-# controller-runtime's, so that its dashboards fit.
+_BEHIND_S: Final = 1.0  # constant: a cache that was behind for long must not stay unused for long
+# controller-runtime's buckets, so that its dashboards fit.
 _BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
     1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50, 60,
@@ -79,7 +81,8 @@ _log = get_logger(__name__)
 class Controller(Generic[K]):
     """Workers that reconcile the keys of one queue.
 
-    - `gate`: awaited before a reconcile; False means that the cache is behind, try later.
+    - `gate`: awaited before a reconcile; False means that the cache is behind: the key is retried
+      later.
     - `owns`: whether this replica owns a key, called before each reconcile.
     - `on_stuck`: called with every `Stuck`; sets the condition and emits the event.
     - `deadline_s`: a reconcile that takes longer is cancelled and counts as an error.
@@ -107,7 +110,7 @@ class Controller(Generic[K]):
         self.name = name
         self.workers = workers
         self._clock = clock or RealClock()
-        if queue is None:  # not `or`: an empty queue is false
+        if queue is None:  # not `or`: an empty queue is falsy
             queue = WorkQueue[K](name, clock=self._clock, metrics=metrics)
         self.queue = queue
         self._reconcile = reconcile
@@ -116,7 +119,7 @@ class Controller(Generic[K]):
         self._on_stuck = on_stuck
         self._deadline_s = deadline_s
         self._drain_s = drain_s
-        self._stuck: dict[K, int] = {}  # how many times in a row
+        self._stuck: dict[K, int] = {}  # number of `Stuck` outcomes in a row
         self._busy: set[asyncio.Task[None]] = set()  # workers that hold a key
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -133,16 +136,17 @@ class Controller(Generic[K]):
         self._reconcile = lambda key: around(key, reconcile)
 
     def enqueue(self, key: K, *, priority: int = 0) -> None:
-        """Ask for a reconcile of `key`, running or not."""
+        """Enqueue `key` for a reconcile, also while a reconcile of `key` runs."""
         self.queue.add(key, priority=priority)
 
     def retry_failed(self) -> None:
-        """Reconcile now every key whose last reconcile failed: the cause of failure is over."""
+        """Requeue at once every key whose last reconcile failed; called when the cause of failure
+        is over."""
         self._stuck.clear()
         self.queue.retry_failed()
 
     async def run(self) -> None:
-        """Work until `stop`, or until the queue is closed.
+        """Reconcile the keys of the queue until `stop`, or until the queue is closed.
 
         A cancellation cancels the running reconciles at once and awaits them. The controller may be
         run again afterwards: the queue keeps its keys.
@@ -162,7 +166,7 @@ class Controller(Generic[K]):
             self._ended.set()
 
     async def stop(self) -> None:
-        """Take no more keys, give running reconciles `drain_s`, cancel the rest; `run` has ended
+        """Start no more reconciles, give running ones `drain_s`, cancel the rest; `run` has ended
         when this returns."""
         self._stop.set()
         await self._ended.wait()
@@ -200,13 +204,14 @@ class Controller(Generic[K]):
                 await self._handle(key)
             finally:
                 self._busy.discard(this)
-            # Reconciles that never wait must not keep everybody else from running.
+            # Reconciles that never wait must not keep other tasks from running.
             await asyncio.sleep(0)
             if this.cancelling():
-                raise asyncio.CancelledError  # something under `reconcile` swallowed the first one
+                raise asyncio.CancelledError  # `reconcile` swallowed the first cancellation
 
     async def _handle(self, key: K) -> None:
-        """Whatever happens, the key is not left in processing, and not lost."""
+        """Reconcile a key and report `done` to the queue; an interrupted reconcile puts its key
+        back into the queue."""
         decided = False
         try:
             if self._owns is not None and not self._owns(key):
@@ -226,7 +231,7 @@ class Controller(Generic[K]):
             self.queue.done(key)
 
     async def _turn(self, key: K) -> _Result | None:
-        """Reconcile one key, measure it, and handle its outcome or exception."""
+        """Reconcile one key, measure the reconcile, and handle its outcome or exception."""
         started = self._clock.monotonic()
         self._active.inc()
         try:
@@ -234,7 +239,7 @@ class Controller(Generic[K]):
         except asyncio.CancelledError as error:
             if _cancelled():
                 raise
-            # Something that the reconciler waited for was cancelled, not the reconciler.
+            # A task that the reconciler awaited was cancelled, not the reconciler.
             result = self._failed(key, error)
         except Exception as error:
             result = self._failed(key, error)
@@ -281,7 +286,7 @@ class Controller(Generic[K]):
         self._stuck.pop(key, None)
 
     def _stuck_s(self, key: K) -> float:
-        """For how long to wait at least: twice as long as the last time."""
+        """Return the shortest delay before a stuck key is retried, twice the last delay."""
         times = self._stuck.get(key, 0)
         self._stuck[key] = times + 1
         return float(min(_STUCK_S * 2 ** min(times, _DOUBLINGS), _LONGEST_S))
@@ -319,7 +324,7 @@ class Controller(Generic[K]):
         return "error"
 
     def _measure(self, metrics: Metrics) -> None:
-        """Resolve every series once, so that all of them exist at zero."""
+        """Create every metric series once, so that all of them exist at zero."""
         label, name = ["controller"], self.name
         totals = metrics.counter(
             "controller_runtime_reconcile_total", "Reconciles by result", [*label, "result"]

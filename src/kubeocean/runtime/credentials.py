@@ -38,12 +38,12 @@ __all__ = [
 
 SERVICE_ACCOUNT_ROOT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_LOOK_S: Final = 10.0  # between two checks of files, each a few stat calls
+_LOOK_S: Final = 10.0  # between two checks of files for changes, each a few stat calls
 _TOKEN_S: Final = 60.0  # between two reads of a token file, as in client-go
 _NEVER_S: Final = 3600.0
 _AGAIN_S: Final = 5.0  # between two runs of a plugin, whatever happens
-_EARLY_S: Final = 60.0  # how long before its end a plugin's credential is replaced…
-_EARLY_SHARE: Final = 0.2  # …but not before this share of its life is left
+_EARLY_S: Final = 60.0  # how long before its expiry a plugin's credential is replaced…
+_EARLY_SHARE: Final = 0.2  # …but not before this share of its lifetime is left
 
 _Read: TypeAlias = Callable[[Path], bytes]
 _log: Final = get_logger(__name__)
@@ -65,10 +65,10 @@ class AccessSource(Protocol):
         """Whether requests wait for a due refresh: refreshing is quick, or no Access is valid."""
 
     def current(self) -> Access:
-        """The newest Access known; no IO."""
+        """Return the newest known Access, without IO."""
 
     async def refresh(self, *, rejected: bool = False) -> bool:
-        """Look for a newer Access; whether `current()` is another one than before the call.
+        """Look for a newer Access; return whether `current()` has changed.
 
         Raises ConfigError only while there has never been a usable Access. Any number of tasks may
         call at once; the work is done once. A task whose 401 comes late, after a refresh for
@@ -77,7 +77,7 @@ class AccessSource(Protocol):
 
 
 class StaticAccess:
-    """An Access that never changes."""
+    """`AccessSource` whose Access never changes."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -134,7 +134,8 @@ class KubeconfigAccess:
 
     @property
     def refresh_first(self) -> bool:
-        # A plugin may take a minute, and runs beside requests as long as its credential is valid.
+        # A plugin may take a minute, and runs in parallel to requests as long as its credential is
+        # valid.
         return not self._complete or self._minter is None or self._minter.expired
 
     def current(self) -> Access:
@@ -144,7 +145,7 @@ class KubeconfigAccess:
         before = self._access
         # Held while a plugin runs, so that one run serves all tasks, for one state of the files.
         async with self._flight:
-            # A task that waited here for another has the result of that task already.
+            # A task that waited for the lock has the result of another task's refresh already.
             if self._access is before:
                 self._files.refresh(force=rejected)
                 await self._follow(self._files.loaded, rejected=rejected)
@@ -208,7 +209,7 @@ class FileAccess:
 
 
 class InClusterAccess(FileAccess):
-    """The mounted ServiceAccount of the pod of this process.
+    """Access with the mounted ServiceAccount of this process's pod.
 
     The constructor reads the files, and raises ConfigError outside a cluster.
     """
@@ -233,13 +234,14 @@ def default_access(
     clock: Clock | None = None,
     root: Path = SERVICE_ACCOUNT_ROOT,
 ) -> AccessSource:
-    """The first there is: `kubeconfig`, $KUBECONFIG, the pod's ServiceAccount, ~/.kube/config.
+    """Return the first source of access that exists: `kubeconfig`, $KUBECONFIG, the pod's
+    ServiceAccount, ~/.kube/config.
 
-    Raises ConfigError if there is none, or if the first one is broken.
+    Raises ConfigError if none exists, or if the first one is invalid.
     """
     paths = (Path(kubeconfig),) if kubeconfig else default_paths(environ)
     named = bool(kubeconfig or environ.get("KUBECONFIG", "").strip(os.pathsep))
-    # A context can only be one of a kubeconfig.
+    # Only a kubeconfig has contexts.
     in_pod = bool(environ.get("KUBERNETES_SERVICE_HOST")) and (root / "token").exists()
     if not named and not context and in_pod:
         return InClusterAccess(root, environ=environ, clock=clock)
@@ -253,7 +255,7 @@ def default_access(
 
 
 class _Trouble:
-    """Problem whose begin and end are logged."""
+    """Logs the start and the end of a problem with reloading credentials, each once."""
 
     def __init__(self) -> None:
         self.message = ""
@@ -272,7 +274,7 @@ class _Trouble:
 
 
 class _Reloading:
-    """Value loaded from files, and reloaded when they change."""
+    """Value loaded from files, and reloaded when the files change."""
 
     def __init__(self, load: Callable[[_Read], Loaded], clock: Clock) -> None:
         self._load = load
@@ -305,7 +307,7 @@ class _Reloading:
 
 
 class _Minter:
-    """Credential plugin with its last credential; used by one task at a time."""
+    """Runs a credential plugin and keeps its last credential; used by one task at a time."""
 
     def __init__(self, plugin: ExecPlugin, environ: Mapping[str, str], clock: Clock) -> None:
         self.plugin = plugin
@@ -321,12 +323,13 @@ class _Minter:
         return self._clock.monotonic() >= self._expires_at
 
     def renew_in(self) -> float:
-        """Seconds until the credentials should be read again."""
+        """Return the seconds until the plugin should run again."""
         now = self._clock.monotonic()
         return max(self._renew_at - now, self._ran_at + _AGAIN_S - now, 0.0)
 
     async def get(self, *, rejected: bool) -> Credential:
-        """A credential that is not about to expire; a new one if the last one was rejected."""
+        """Return a credential that is not about to expire; a new one if the last one was
+        rejected."""
         stale = rejected or isinstance(self._last, ConfigError) or self.renew_in() == 0.0
         if self._last is None or (stale and self._clock.monotonic() - self._ran_at >= _AGAIN_S):
             await self._run()

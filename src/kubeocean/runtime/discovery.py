@@ -1,9 +1,9 @@
-"""Discovery: which resources a server has, for kinds that are known only at run time.
+"""Discovery: the resources that a server has, for kinds that are known only at run time.
 
-A look-up is answered from the last read. A miss reads again, at most every few seconds, so
-that a resource whose definition was just created is found. A program that knows that definitions
-have changed calls `expire`, and the next look-up reads again. The objects of a discovered resource
-are `Untyped` and go through the same client and informer as all others.
+A look-up is answered from the last read. A miss reads again, at most every few seconds, so that a
+resource whose definition was just created is found. A program that knows that definitions have
+changed calls `expire`, and the next look-up reads again. The objects of a discovered resource are
+`Untyped` and go through the same client and informer as all others.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class ApiResource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def untyped(self) -> Resource[Untyped]:
-        """The resource, for the client and the informer."""
+        """Return the resource for the client and the informer, with untyped objects."""
         return Resource(self.group, self.version, self.plural, self.kind, self.namespaced, Untyped)
 
 
 class Discovery:
-    """Resources that one cluster serves."""
+    """Resources that one cluster serves, read from its discovery documents."""
 
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         self._client = client
@@ -73,7 +73,7 @@ class Discovery:
         return self._known
 
     async def refresh(self) -> bool:
-        """Read all resources again now; return whether they are others than before."""
+        """Read all resources again now; return whether the resources have changed."""
         before = self._known
         self._read_at = float("-inf")
         await self._read()
@@ -90,7 +90,8 @@ class Discovery:
         return resource.untyped()
 
     async def named(self, name: str, group: str = "", version: str = "") -> Resource[Untyped]:
-        """A resource by its plural or short name, in the preferred version unless one is given.
+        """Return the resource with this plural or short name, in the preferred version unless one
+        is given.
 
         :raises NotFound: the server has no such resource.
         """
@@ -143,7 +144,8 @@ class Discovery:
         return await self._read_one_by_one(root, answer)
 
     async def _read_one_by_one(self, root: str, answer: _Root) -> list[ApiResource]:
-        """Older servers answer a document for each group and version."""
+        """Return the resources of an older server, which has one discovery document for each group
+        and version."""
         if root == "/api":
             paths = [("", version, f"/api/{version}") for version in answer.versions]
         else:
@@ -158,7 +160,7 @@ class Discovery:
         try:
             body = await self._client.request("GET", path)
         except ApiError:
-            return []  # an aggregated server that is down hides its own group only
+            return []  # an aggregated API server that is down hides its own group only
         return _legacy(group, version, _decode_list(body).resources)
 
 

@@ -30,7 +30,7 @@ _STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>[0-9]+)\]")
 
 
 def read_document(document: object, type_: type[T], *, field: str = "") -> T:
-    """Decode `document` as `type_`; `field` is where the document itself was found."""
+    """Decode `document` as `type_`; `field` is the path of the document, for errors."""
     try:
         return msgspec.convert(document, type_)
     except msgspec.ValidationError as error:
@@ -67,7 +67,7 @@ _TYPE_NAMES: dict[type, str] = {
 
 
 class _Loader(_Base):  # type: ignore[misc]  # which base there is depends on how PyYAML was built
-    """Safe YAML in which a date is a string, as in every tool of Kubernetes."""
+    """Safe YAML loader in which a date is a string, as in every tool of Kubernetes."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own way to configure a loader
         first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
@@ -84,17 +84,18 @@ def parse_yaml(content: bytes, *, source: str) -> object:
         _check_depth(content, source)
         return yaml.load(content, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
     except yaml.MarkedYAMLError as error:
-        # Only the place: the library's text quotes the document.
+        # Only the place: the library's message quotes the document.
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        # The library's constructors raise whatever their conversions do, e.g. for `!!bool x`.
+        # The library's constructors raise any error of their conversions, e.g. for `!!bool x`.
         where = ""
     raise ConfigError(f"is not a YAML document{where}", source=source)
 
 
 def _check_depth(content: bytes, source: str) -> None:
-    """The C loader recurses without a limit: some kilobytes of brackets would end the process."""
+    """Raise ConfigError if a document is nested too deeply: the C loader recurses without a limit,
+    so that some kilobytes of brackets would end the process."""
     depth = 0
     for event in yaml.parse(content, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -114,7 +115,7 @@ class Fields:
 
     @classmethod
     def of(cls, document: object, file: Path) -> Fields:
-        """The document itself; an empty one has no fields."""
+        """Return the fields of a document of `file`; an empty document has no fields."""
         if document is None:
             return cls({}, file)
         if not isinstance(document, Mapping):
@@ -130,36 +131,37 @@ class Fields:
         return f"{self.file} (context {_shown(self.context)})" if self.context else str(self.file)
 
     def error(self, name: str, message: str, *, value: object = None) -> ConfigError:
-        """Return an error about one of the fields; `value` only where no secret can be in it."""
+        """Return an error about one of the fields; pass `value` only if it cannot contain a
+        secret."""
         return ConfigError(message, field=self._at(name), value=value, source=self.source)
 
     def has(self, name: str) -> bool:
         return self.content.get(name) is not None
 
     def names(self) -> list[str]:
-        """The names of all fields."""
+        """Return the names of all fields."""
         return [self._typed("(name)", name, str) for name in self.content]
 
     def text(self, name: str) -> str:
-        """A string; absent and null are empty."""
+        """Return the string in this field; empty if absent or null."""
         return self._typed(name, self.content.get(name), str)
 
     def flag(self, name: str) -> bool:
-        """A boolean; absent and null are false."""
+        """Return the boolean in this field; False if absent or null."""
         return self._typed(name, self.content.get(name), bool)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return the list of strings in this field."""
         items = self._typed(name, self.content.get(name), list)
         return tuple(self._typed(f"{name}[{at}]", item, str) for at, item in enumerate(items))
 
     def section(self, name: str) -> Fields:
-        """Return a nested mapping; absent and null are empty."""
+        """Return the mapping in this field; empty if absent or null."""
         content = self._typed(name, self.content.get(name), dict)
         return replace(self, content=content, path=self._at(name))
 
     def sections(self, name: str) -> list[Fields]:
-        """A list of mappings."""
+        """Return the list of mappings in this field."""
         items = self._typed(name, self.content.get(name), list)
         at = [f"{name}[{index}]" for index in range(len(items))]
         return [
@@ -168,7 +170,7 @@ class Fields:
         ]
 
     def named(self, name: str, inner: str) -> dict[str, Fields]:
-        """A list of `{name: …, <inner>: {…}}` by name, as kubeconfig files have them."""
+        """Return a list of `{name: …, <inner>: {…}}` by name, as kubeconfig files have them."""
         entries: dict[str, Fields] = {}
         for entry in self.sections(name):
             label = entry.text("name")
@@ -179,7 +181,8 @@ class Fields:
         return entries
 
     def file_path(self, name: str) -> Path | None:
-        """A file named by this field; a relative name starts where this document stands."""
+        """Return the file that this field names; a relative name starts in the directory of this
+        document."""
         value = self.text(name)
         return self.file.absolute().parent / value if value else None
 
@@ -190,7 +193,7 @@ class Fields:
         if value is None:
             return wanted()
         if isinstance(value, wanted):
-            # Without its C parser PyYAML lets half a character through, which nothing can send.
+            # Without its C parser PyYAML accepts half of a surrogate pair, which cannot be encoded.
             if isinstance(value, str) and _SURROGATE.search(value):
                 raise self.error(name, "has a lone surrogate in it")
             return value

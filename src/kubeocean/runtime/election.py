@@ -10,9 +10,9 @@ starts, even if the leader was frozen in between.
     |--- may act --->|             |--- others may acquire the Lease --->
 
 The deadline is enforced: `check` raises from then on, the leading coroutine is cancelled, and
-nothing else starts before that has ended. Its writes during cancellation are refused by `check`,
-too. Only a request that was in flight when the process was frozen can still arrive; preconditions
-(resourceVersion, UID) cover that case.
+nothing else starts before the coroutine has ended. Its writes during cancellation are refused by
+`check`, too. Only a request that was in flight when the process was frozen can still arrive;
+preconditions (resourceVersion, UID) cover that case.
 
 One gap is inherent in the API: if a user deletes the Lease, a candidate that never saw its holder
 can acquire a new one.
@@ -70,8 +70,8 @@ __all__ = [
 class Record:
     """Content of a Lease. Its times are informative and decide nothing."""
 
-    holder: str = ""  # no holder
-    duration_s: int = 0  # not set
+    holder: str = ""  # "": no holder
+    duration_s: int = 0  # 0: not set
     acquired: str = ""
     renewed: str = ""
     transitions: int = 0
@@ -79,7 +79,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LockEntry:
-    """A record, and the version that the next write must name."""
+    """Record of a Lease as read, and the resourceVersion that the next write must name."""
 
     record: Record
     version: str
@@ -97,15 +97,16 @@ class LeaseAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseSighting:
-    """Last record that this candidate read, and the monotonic time of its first read."""
+    """Last record of a Lease that this candidate read, and the monotonic time at which this record
+    was first read."""
 
-    record: Record | None  # None: there has never been one
+    record: Record | None  # None: no Lease was ever read
     version: str  # "": the Lease does not exist now
     at: float
 
 
 def observe(before: LeaseSighting | None, entry: LockEntry | None, now: float) -> LeaseSighting:
-    """Return the sighting after reading `entry` at `now`."""
+    """Return the candidate's sighting of the Lease after reading `entry` at `now`."""
     if entry is None:
         return LeaseSighting(None, "", now) if before is None else replace(before, version="")
     if before is not None and before.version and before.record == entry.record:
@@ -116,7 +117,8 @@ def observe(before: LeaseSighting | None, entry: LockEntry | None, now: float) -
 def decide(
     seen: LeaseSighting, *, identity: str, now: float, deadline: float | None, lease_s: float
 ) -> LeaseAction:
-    """Return the action of a candidate. `deadline` is that of its own leadership, None without one.
+    """Return the next action of a candidate on the Lease. `deadline` is the end of its own
+    leadership, None if it does not lead.
 
     `lease_s` is the default for a holder that publishes no duration.
     """
@@ -124,40 +126,40 @@ def decide(
     if deadline is not None and now >= deadline:
         return LeaseAction.LOST
     if record is not None and record.holder == identity:
-        # Also while we do not lead: the answer to our own write was lost.
+        # Also for a candidate that does not lead: the answer to its own write was lost.
         return LeaseAction.RENEW if seen.version else LeaseAction.CREATE
     if deadline is not None:
         return LeaseAction.LOST
     if record is None:
         return LeaseAction.CREATE
-    # A lease that vanished protects its holder just as one that exists.
+    # A deleted Lease protects its holder like one that exists.
     if record.holder and now < seen.at + (record.duration_s or lease_s):
         return LeaseAction.WAIT
     return LeaseAction.TAKE if seen.version else LeaseAction.CREATE
 
 
 class Lock(Protocol):
-    """Register on which candidates compete."""
+    """Record on which candidates of an election compete, such as a Lease."""
 
     async def read(self) -> LockEntry | None:
-        """Read the entry; None if there is no Lease."""
+        """Read the record and its version; None if there is no record."""
 
     async def create(self, record: Record) -> LockEntry:
-        """Create the Lease.
+        """Create the record.
 
         :raises AlreadyExists: another candidate was first.
         """
 
     async def update(self, record: Record, version: str) -> LockEntry:
-        """Change the Lease, if its version is still `version`.
+        """Replace the record, if its version is still `version`.
 
-        :raises Conflict: the Lease has changed since.
-        :raises NotFound: the Lease was deleted.
+        :raises Conflict: the record has changed since.
+        :raises NotFound: the record was deleted.
         """
 
 
 class LeaseLock:
-    """A `Lock` on a Lease in an API server."""
+    """`Lock` on a Lease in an API server."""
 
     def __init__(self, client: Client, *, namespace: str, name: str) -> None:
         self._client = client
@@ -208,7 +210,7 @@ def _spec(record: Record) -> Json:
     }
 
 
-_JITTER: Final = 0.2  # of retry_s: candidates that started together drift apart
+_JITTER: Final = 0.2  # fraction of retry_s: candidates that started together drift apart
 _RACES: Final = (AlreadyExists, Conflict, NotFound)  # another candidate wrote first
 _MOST: Final = (1 << 31) - 1  # transitions that a Lease can count
 _NEVER: Final = float("-inf")
@@ -218,11 +220,11 @@ _log = get_logger(__name__)
 
 
 class LeadershipLost(KubeoceanError):
-    """Raised where a candidate does not lead, or cannot be sure to lead still."""
+    """Raised if a candidate does not lead, or cannot be sure that it still leads."""
 
 
 def unique_identity() -> str:
-    """A name for this process that no other has, not even its next incarnation."""
+    """Return a name that no other process has, not even a restart of this one."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -252,8 +254,8 @@ class Campaign:
         self._clock = clock or _WakingClock()
         self._chance = chance or random.SystemRandom().random
         self._seen: LeaseSighting | None = None
-        self._fresh = False  # the last record read is the one written, and unchanged since
-        self._doubt = False  # a write of ours may have happened without our seeing it
+        self._fresh = False  # the last record read is the last one written
+        self._doubt = False  # a write of this candidate may have succeeded without an answer
         self._deadline = _NEVER
         self._status = (
             (metrics or Metrics())
@@ -272,7 +274,7 @@ class Campaign:
 
     @property
     def holder(self) -> str:
-        """Identity of the last known holder, empty if there is none."""
+        """Identity of the last known holder; empty if there is none."""
         return self._seen.record.holder if self._seen and self._seen.record else ""
 
     def may_write(self) -> bool:
@@ -280,9 +282,9 @@ class Campaign:
         return self._clock.monotonic() < self._deadline
 
     def check(self) -> None:
-        """Call this before each write.
+        """Check, before each write, that this candidate leads.
 
-        :raises LeadershipLost: the write must not be made.
+        :raises LeadershipLost: the write must not be sent.
         """
         if not self.may_write():
             raise LeadershipLost(f"{self.identity} does not lead {self.name}")
@@ -290,8 +292,8 @@ class Campaign:
     async def run(self, lead: Callable[[], Awaitable[None]], *, rejoin: bool = False) -> None:
         """Wait until elected, run `lead` to its end, then release the Lease at once.
 
-        When leadership is lost, `lead` is cancelled and awaited. With `rejoin` we are a candidate
-        again, and `lead` may be called again; without:
+        When leadership is lost, `lead` is cancelled and awaited. With `rejoin` the process becomes
+        a candidate again, and `lead` may be called again; without:
 
         :raises LeadershipLost: the program should end, because its state may be outdated.
         """
@@ -310,7 +312,7 @@ class Campaign:
         while True:
             self._fresh = False
             await self._round(self._budget_s)
-            if self.may_write():  # not so if we were frozen between request and answer
+            if self.may_write():  # False if the process was frozen between request and answer
                 break
             self._step_down()
             await self._clock.sleep(self._pause())
@@ -318,7 +320,8 @@ class Campaign:
         _log.info("Became leader", election=self.name, identity=self.identity)
 
     async def _reign(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Run `lead`; return whether `lead` ended by itself rather than with the leadership."""
+        """Run `lead` while leading; return whether `lead` ended by itself rather than with the
+        leadership."""
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             # The group would wrap an error of `lead`, so the error is carried around the group.
@@ -328,7 +331,7 @@ class Campaign:
                     try:
                         await lead()
                     finally:
-                        # Not earlier: a leader that is stopping leads until its end.
+                        # Not earlier: a leader that is stopping leads until `lead` has ended.
                         keeper.cancel()
             except Exception as error:
                 failure = error
@@ -338,7 +341,7 @@ class Campaign:
         return not tenure.expired()
 
     async def _keep(self, tenure: asyncio.Timeout) -> None:
-        """Renew until that fails for too long; then end the tenure."""
+        """Renew the Lease until renewals fail for too long; then end the leadership."""
         move = LeaseAction.RENEW
         while move is not LeaseAction.LOST and self._left_s() > 0:
             await self._clock.sleep(min(self._pause(), self._left_s()))
@@ -348,8 +351,7 @@ class Campaign:
         tenure.reschedule(_NOW)
 
     async def _round(self, budget_s: float) -> LeaseAction:
-        """Read the record and act once. Errors of the API are ignored: the deadline
-        decides."""
+        """Read the Lease and act once. Errors of the API are ignored: the deadline decides."""
         try:
             return await within(self._clock, budget_s, self._move)
         except _RACES as error:
@@ -375,7 +377,7 @@ class Campaign:
         except _RACES:
             if not self._fresh:
                 raise
-            # The write was based on an outdated record. Read again, and decide again.
+            # The write was based on an outdated record: read and decide again.
             self._fresh = False
             return await self._move()
         return move
@@ -399,8 +401,8 @@ class Campaign:
         return self._seen
 
     async def _write(self, seen: LeaseSighting, move: LeaseAction) -> None:
-        """Write the Lease; it is valid from the *start* of the request, because other candidates
-        see the record later."""
+        """Write the Lease; leadership counts from the *start* of the request, because other
+        candidates see the record later."""
         started = self._clock.monotonic()
         record = self._record(seen.record, move)
         self._doubt = True
@@ -425,7 +427,8 @@ class Campaign:
         )
 
     async def _release(self) -> None:
-        """Let the others in now rather than in `lease_s`. By now nothing of ours leads."""
+        """Release the Lease, so that other candidates need not wait for `lease_s`; `lead` has ended
+        by now."""
         if self.holder != self.identity and not self._doubt:
             return
         try:
@@ -457,7 +460,8 @@ class Campaign:
 
     @property
     def _budget_s(self) -> float:
-        """Time limit of one round, so that a hung connection leaves time for another round."""
+        """Return the time limit of one round, so that a hung connection leaves time for another
+        round."""
         return self._renew_s / 2
 
     def _left_s(self) -> float:
@@ -503,7 +507,7 @@ class Election(Campaign):
 
 
 class _WakingClock(RealClock):
-    """A monotonic clock that also counts the time for which the machine slept."""
+    """Monotonic clock that also counts the time for which the machine was suspended."""
 
     def monotonic(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)

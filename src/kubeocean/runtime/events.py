@@ -74,7 +74,7 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Occurrence about an object, described by the caller of `emit`."""
+    """An occurrence about an object, as the caller of `emit` describes it."""
 
     regarding: ObjectReference
     type: EventType
@@ -86,7 +86,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """client-go's numbers."""
+    """Limits of the correlation of Events; the defaults are those of client-go."""
 
     remembered: int = 4096
     similar: int = 10
@@ -97,7 +97,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """Occurrences that are one Event; `stored`: the server is known to have the Event."""
+    """Occurrences that share one Event; `stored`: the server is known to have the Event."""
 
     name: str
     latest: Happening
@@ -120,7 +120,8 @@ class _Bucket:
 
 
 class Correlator:
-    """Bounded memory of recent occurrences; `source` identifies this reporter's Events."""
+    """Combines repeated and similar occurrences into Events, with bounded memory; `source`
+    identifies this reporter's Events."""
 
     def __init__(self, *, source: str = "", limits: Limits | None = None) -> None:
         self._source = source
@@ -130,7 +131,7 @@ class Correlator:
         self._buckets: _Recent[ObjectReference, _Bucket] = _Recent(self._limits.remembered)
 
     def observe(self, happening: Happening, *, at_s: float) -> Series | None:
-        """Add an occurrence to its series; return the series, None where nothing must be written.
+        """Add an occurrence to its series; return the series, or None if no Event must be written.
 
         `at_s` is a monotonic time.
         """
@@ -147,7 +148,7 @@ class Correlator:
         similar.messages.add(happening.message)
         if len(similar.messages) < self._limits.similar:
             return happening, (*alike, happening.regarding.field_path, happening.message)
-        # One too many: any of them is dropped, so that the set stays the same until a quiet
+        # One too many: any message is dropped, so that the set stays the same until a quiet
         # interval.
         similar.messages.pop()
         return replace(happening, message=COMBINED + happening.message), alike
@@ -184,7 +185,7 @@ class _Recent(Generic[_K, _V]):
         self._items: OrderedDict[_K, _V] = OrderedDict()
 
     def peek(self, key: _K) -> _V | None:
-        """The value, which counts as used now."""
+        """Return the value of a key, or None; the entry counts as used now."""
         if key not in self._items:
             return None
         self._items.move_to_end(key)
@@ -197,7 +198,7 @@ class _Recent(Generic[_K, _V]):
             self._items.popitem(last=False)
 
     def get(self, key: _K, make: Callable[[], _V]) -> _V:
-        """The value, made where there is none."""
+        """Return the value of a key; a missing value is created with `make`."""
         if (value := self.peek(key)) is None:
             value = make()
             self.put(key, value)
@@ -205,18 +206,18 @@ class _Recent(Generic[_K, _V]):
 
 
 def _identity(regarding: ObjectReference) -> ObjectReference:
-    """Return the object without resourceVersion, which every write changes, and fieldPath."""
+    """Return the reference without resourceVersion, which every write changes, and fieldPath."""
     if not (regarding.resource_version or regarding.field_path):
         return regarding
     return msgspec.structs.replace(regarding, resource_version="", field_path="")
 
 
 def _event_name(happening: Happening, source: str) -> str:
-    """Return the object's name and a hash of series, time and source: unique per series."""
+    """Return the name of an Event: the object's name and a hash of series, time and source."""
     series = (source, happening.at, happening.type, happening.reason, happening.message)
     regarding = happening.regarding
     tag = hashlib.blake2b(repr((series, regarding)).encode("utf-8", "replace"), digest_size=8)
-    # Some objects (roles) may have names that an Event may not.
+    # Some objects (roles) may have names that are invalid for an Event.
     stem = regarding.name[: _NAME_LIMIT - 17].rstrip("-.")
     if not _SUBDOMAIN.fullmatch(stem):
         stem = "event"
@@ -242,7 +243,7 @@ _log = get_logger(__name__)
 
 
 class EventSink(Protocol):
-    """The part of a `Client` that is needed here."""
+    """The methods of a `Client` that an event recorder needs."""
 
     async def create(self, resource: Resource[Event], body: Json, *, namespace: str) -> Event:
         """Create an Event."""
@@ -254,7 +255,8 @@ class EventSink(Protocol):
 
 
 class EventRecorder:
-    """Writes Events in the name of `component` (a program) and `instance` (one run of it)."""
+    """Writes Events in the name of `component` (a program) and `instance` (one run of the
+    program)."""
 
     def __init__(
         self,
@@ -334,7 +336,7 @@ class EventRecorder:
             try:
                 await self._write(series)
             except asyncio.CancelledError:
-                self._pending.setdefault(name, series)  # the news has not gone out
+                self._pending.setdefault(name, series)  # the last occurrence is not written yet
                 raise
             self._waiting.set(len(self._pending))
         self._news.clear()
@@ -362,7 +364,7 @@ class EventRecorder:
         _log.warning("Dropped event", about=about.regarding.name, reason=about.reason, error=error)
 
     async def _send(self, series: Series) -> None:
-        """Bring the server up to date: a patch if it has the Event, else a new one."""
+        """Write the Event of a series: a patch if the server has the Event, else a create."""
         if series.stored:
             try:
                 await self._patch(series)
@@ -414,7 +416,7 @@ class EventRecorder:
 def reference(
     resource: Resource[_ObjectT], obj: _ObjectT, *, field_path: str = ""
 ) -> ObjectReference:
-    """A pointer to an object that was read."""
+    """Return an ObjectReference to an object that was read."""
     return ObjectReference(
         api_version=resource.api_version,
         kind=resource.kind,
@@ -427,7 +429,8 @@ def reference(
 
 
 def _namespace(regarding: ObjectReference) -> str:
-    # Events are namespaced; the server wants those about cluster-scoped objects in this one.
+    # Events are namespaced; the server requires this namespace for those about cluster-scoped
+    # objects.
     return regarding.namespace or "default"
 
 
@@ -436,6 +439,6 @@ def _time(at: datetime) -> str:
 
 
 def _short(message: str) -> str:
-    """Return the text redacted, since tenants read Events, and cut to the API's limit."""
+    """Return the message redacted, since tenants read Events, and cut to the API's limit."""
     text = redact_text(message)
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"

@@ -1,11 +1,11 @@
 """Exec plugins: programs that a kubeconfig names to get credentials from.
 
-The protocol is client.authentication.k8s.io, v1 and v1beta1: the plugin gets the cluster
-in KUBERNETES_EXEC_INFO and prints a token, a client certificate or both, perhaps with an expiry.
+The protocol is client.authentication.k8s.io, v1 and v1beta1: the plugin gets the cluster in
+KUBERNETES_EXEC_INFO and prints a token, a client certificate or both, perhaps with an expiry.
 
 A plugin runs without a shell, without a terminal and for a bounded time; its children are stopped
-with it. Its output stays in memory. Plugins run only if an option allows them: a kubeconfig of
-another person may name any program.
+with the plugin. Its output stays in memory. Plugins run only if an option allows them: a kubeconfig
+of another person may name any program.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _GROUP: Final = "client.authentication.k8s.io"
 _VERSIONS: Final = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
 _MODES: Final = ("Never", "IfAvailable", "Always")
 _TIMEOUT_S: Final = (
-    60.0  # time for a plugin that asks a slow service on the other side of the world
+    60.0  # enough for a plugin that requests credentials from a slow, distant service
 )
 _ANSWER_BYTES: Final = 1 << 20
-_READ_BYTES: Final = 1 << 15  # of its complaint, from the end…
+_READ_BYTES: Final = 1 << 15  # of the plugin's stderr, from the end…
 _SHOWN_CHARS: Final = 400  # …and how much of that is shown
-_SECRET_CHARS: Final = 4  # shorter texts are no secrets but parts of many words
+_SECRET_CHARS: Final = 4  # shorter texts are not secret but parts of many words
 _OPAQUE = re.compile(r"[A-Za-z0-9+=_-]{24,}")  # no word is that long; tokens are
 
 
@@ -60,7 +60,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """A credential plugin as a kubeconfig describes it. Arguments and variables may be secrets."""
+    """Credential plugin as a kubeconfig describes it. Arguments and variables may be secrets."""
 
     command: str
     args: tuple[str, ...] = field(repr=False)
@@ -68,12 +68,12 @@ class ExecPlugin:
     api_version: str
     info: str = field(repr=False)  # for KUBERNETES_EXEC_INFO
     install_hint: str
-    path: str  # where in the kubeconfig
+    path: str  # path in the kubeconfig
     source: str
 
     @classmethod
     def parse(cls, section: Fields, cluster: Fields, access: Access) -> ExecPlugin:
-        """The plugin that a user's `exec` describes. Raises ConfigError."""
+        """Return the plugin that a user's `exec` section describes. Raises ConfigError."""
         version, mode = section.text("apiVersion"), section.text("interactiveMode")
         if version not in _VERSIONS:
             raise section.error("apiVersion", f"must be {' or '.join(_VERSIONS)}")
@@ -81,7 +81,8 @@ class ExecPlugin:
             raise section.error("interactiveMode", f"must be one of {', '.join(_MODES)}")
         if mode == "Always":
             raise section.error("interactiveMode", "the plugin needs a terminal; there is none")
-        # As in client-go: a bare name is looked for in PATH, a relative path from the kubeconfig.
+        # As in client-go: a bare name is searched in PATH, a relative path starts at the
+        # kubeconfig.
         command = section.text("command")
         if not command:
             raise section.error("command", "must name a program")
@@ -97,7 +98,7 @@ class ExecPlugin:
         )
 
     async def run(self, *, clock: Clock, environ: Mapping[str, str] = os.environ) -> Credential:
-        """Ask the plugin once. Raises ConfigError."""
+        """Run the plugin once and return its credential. Raises ConfigError."""
         program = shutil.which(self.command, path=environ.get("PATH"))
         if program is None:
             hint = f"\n{self.install_hint}" if self.install_hint else ""
@@ -119,10 +120,11 @@ class ExecPlugin:
         to: tuple[BinaryIO, BinaryIO],
         clock: Clock,
     ) -> int | None:
-        """Return the exit code; None if the time was over."""
+        """Run the plugin's program and return its exit code; None after a timeout."""
         try:
-            # Files instead of pipes: a child that outlives the plugin cannot keep us waiting. A
-            # session of its own: it cannot open our terminal, and it dies together with children.
+            # Files instead of pipes: a child that outlives the plugin cannot delay this process. A
+            # session of its own: the plugin cannot open this terminal, and its children end with
+            # it.
             process = await asyncio.create_subprocess_exec(
                 program,
                 *self.args,
@@ -189,7 +191,7 @@ class ExecPlugin:
         return self._error(f"the credential plugin {self.command!r} {what}")
 
     def _failed(self, what: str, errors: BinaryIO) -> ConfigError:
-        """Return the error with the end of the plugin's stderr, where plugins ask users to log
+        """Return the error with the end of the plugin's stderr, which often tells users to log
         in."""
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - _READ_BYTES))
         output = errors.read(_READ_BYTES).decode("utf-8", "replace")
@@ -236,7 +238,7 @@ def _variable(entry: Fields) -> tuple[str, str]:
 
 
 def _info(section: Fields, cluster: Fields, access: Access) -> str:
-    """The ExecCredential that the plugin is given."""
+    """Return the ExecCredential that the plugin gets as input, as JSON."""
     spec: dict[str, object] = {"interactive": False}
     if section.flag("provideClusterInfo"):
         described = {

@@ -1,7 +1,7 @@
-"""Files: small ones, read whole, and watched by looking.
+"""Files: small files that are read whole, and checked for changes.
 
-A `FileSet` remembers how every file looked (time, size, inode) just before it was read, also those
-that did not exist. `changed()` looks again, following symbolic links, so that the swap of the
+A `FileSet` remembers time, size and inode of every file just before the file was read, also of
+files that did not exist. `changed()` compares, following symbolic links, so that the swap of the
 `..data` link of a mounted Secret is seen as a change of every file under it.
 
 Only regular files of bounded size are read: nothing here can block on a pipe or a terminal.
@@ -18,21 +18,21 @@ from typing import BinaryIO, TypeAlias
 __all__ = ["FileSet", "scratch_file"]
 
 _Stamp: TypeAlias = tuple[int, int, int]
-_MAX_BYTES = 16 * 1024 * 1024  # far over any kubeconfig or CA bundle, far under harm
+_MAX_BYTES = 16 * 1024 * 1024  # far above any kubeconfig or CA bundle, far below a harmful size
 
 
 class FileSet:
-    """Files that were read together, and whether one of them is different by now."""
+    """Files that were read together, with a check whether one of them has changed since."""
 
     def __init__(self) -> None:
         self._stamps: dict[Path, _Stamp | None] = {}
 
     def read(self, path: Path) -> bytes:
-        """The content of a regular file.
+        """Return the content of a regular file.
 
         Raises OSError, also for a directory, a device, a pipe and a file that is too large.
         """
-        # Before the read: if it changes in between, the next look finds another stamp.
+        # Before the read: if the file changes in between, `changed` finds another stamp.
         self._stamps[path] = _stamp(path)
         with open(_open(path), "rb") as file:
             info = os.fstat(file.fileno())
@@ -44,19 +44,21 @@ class FileSet:
         return content
 
     def changed(self) -> bool:
-        """Whether any of the files came, went or looks different from when it was read."""
+        """Return whether any of the files was created, deleted or changed since it was read."""
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
 
 
 def scratch_file() -> BinaryIO:
-    """A file for secrets, without a name: in memory where the kernel can, gone when closed."""
+    """Return a file for secrets, without a name: in memory if the kernel can, deleted when
+    closed."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("kubeocean"), "w+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
 
 
 def _open(path: Path) -> int:
-    """A descriptor; O_NONBLOCK because opening a pipe waits for a writer otherwise."""
+    """Open a file and return its descriptor; O_NONBLOCK, because opening a pipe would wait for a
+    writer."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the name

@@ -50,7 +50,8 @@ _FORM = "must be :PORT, HOST:PORT or [IPV6]:PORT, or 0 for off"
 
 @dataclass(frozen=True, slots=True)
 class BindAddress:
-    """Host (empty: every interface), port, and the name of the flag, for messages."""
+    """Address to listen on: host (empty: every interface), port, and the name of the flag, for
+    messages."""
 
     host: str
     port: int
@@ -58,7 +59,8 @@ class BindAddress:
 
     @classmethod
     def parse(cls, text: str, *, flag: str = "") -> BindAddress | None:
-        """The address in `text`, None where it means off; ConfigError names flag and value."""
+        """Return the address in `text`, None if the text disables the server; ConfigError names
+        flag and value."""
         if text.strip() in ("", "0"):
             return None
         host, colon, port = text.strip().rpartition(":")
@@ -88,14 +90,14 @@ def _host(host: str, text: str, flag: str) -> str:
 def _port(port: str, text: str, flag: str) -> int:
     if not (port.isascii() and port.isdigit()):
         raise ConfigError(f"{_FORM}: {port!r} is not a port number", value=text, source=flag)
-    # Compared by length first: Python refuses to read a number of thousands of digits.
+    # Compared by length first: Python refuses to parse a number of thousands of digits.
     if len(port.lstrip("0")) > len(str(_HIGHEST_PORT)) or int(port) > _HIGHEST_PORT:
         raise ConfigError(f"the port must be 0 to {_HIGHEST_PORT}", value=text, source=flag)
     return int(port)
 
 
 T = TypeVar("T")
-Reader: TypeAlias = Callable[[str, str], T]  # what was written, the flag for messages
+Reader: TypeAlias = Callable[[str, str], T]  # the value as written, the flag for messages
 
 
 class _Settings(Protocol):
@@ -125,14 +127,14 @@ _SECONDS: Final = {
     "m": Fraction(60),
     "h": Fraction(3600),
 }
-_LONGEST: Final = 40  # characters of a number or duration that anyone means
+_LONGEST: Final = 40  # characters of the longest sensible number or duration
 _WIDTH: Final = 100
 _INDENT: Final = "      "
 
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """Name, form, default and help of one flag."""
+    """Name, parser, default and help of one flag."""
 
     name: str
     read: Reader[object]
@@ -146,47 +148,47 @@ class _Flag:
 
 
 def flag(name: str, read: Reader[T], default: str, meaning: str, *, required: bool = False) -> T:
-    """A field of a dataclass of settings; the default is written as a user would write it."""
+    """Return a dataclass field for a flag; `default` is written as a user would write the value."""
     declared = _Flag(name, read, default, meaning, required)
     return field(default=read(default, f"--{name}"), metadata={_KEY: declared})
 
 
-# Forms
+# Parsers of values
 
 
 def text(written: str, flag: str) -> str:
-    """Anything."""
+    """Return the value of a flag that takes any text."""
     return written
 
 
 def boolean(written: str, flag: str) -> bool:
-    """As Go's strconv.ParseBool has it."""
+    """Parse the value of a boolean flag, as Go's strconv.ParseBool does."""
     if written not in (*_TRUE, *_FALSE):
         raise ConfigError("must be true or false", source=flag, value=written)
     return written in _TRUE
 
 
 def optional_boolean(written: str, flag: str) -> bool | None:
-    """A boolean, or None if the flag is not given."""
+    """Parse the value of a boolean flag; None if the flag is not given."""
     return boolean(written, flag) if written else None
 
 
 def integer(written: str, flag: str) -> int:
-    """A whole number."""
+    """Parse the value of a flag that takes a whole number."""
     if not _INTEGER.fullmatch(written):
         raise ConfigError("must be a whole number", source=flag, value=written)
     return int(written)
 
 
 def number(written: str, flag: str) -> float:
-    """A number, whole or not."""
+    """Parse the value of a flag that takes a number, whole or not."""
     if len(written) > _LONGEST or not _NUMBER.fullmatch(written):
         raise ConfigError("must be a number", source=flag, value=written)
     return float(written)
 
 
 def duration(written: str, flag: str) -> float:
-    """Seconds, written as Go's time.ParseDuration reads them."""
+    """Parse a duration as Go's time.ParseDuration does, and return its seconds."""
     sign, digits = (-1, written[1:]) if written.startswith("-") else (1, written.removeprefix("+"))
     if digits == "0":
         return 0.0
@@ -200,12 +202,12 @@ def duration(written: str, flag: str) -> float:
 
 
 def address(written: str, flag: str) -> BindAddress | None:
-    """Form of a bind address; `0` disables the server."""
+    """Parse a bind address; `0` disables the server and yields None."""
     return BindAddress.parse(written, flag=flag)
 
 
 def one_of(*choices: str) -> Reader[str]:
-    """Form of a flag with a fixed set of values."""
+    """Return the parser of a flag that takes one of `choices`."""
 
     def read(written: str, flag: str) -> str:
         if written not in choices:
@@ -216,13 +218,13 @@ def one_of(*choices: str) -> Reader[str]:
     return read
 
 
-# Reading a command line
+# Parsing of a command line
 
 
 def parse(settings: type[S], words: Sequence[str]) -> S | None:
-    """Parse a command line into settings; None if it asks for help.
+    """Parse a command line into settings; None if the command line asks for help.
 
-    :raises ConfigError: something was not understood, or a required flag is missing.
+    :raises ConfigError: a flag or value is invalid, or a required flag is missing.
     """
     declared = _flags(settings)
     by_name = {each.name: attribute for attribute, each in declared.items()}
@@ -250,13 +252,13 @@ def parse(settings: type[S], words: Sequence[str]) -> S | None:
 
 
 def _flags(settings: type[_Settings]) -> dict[str, _Flag]:
-    """By the field that holds the value."""
+    """Return the flags of a settings class, by the name of their field."""
     fields = dataclasses.fields(settings)
     return {each.name: each.metadata[_KEY] for each in fields if _KEY in each.metadata}
 
 
 def _split(word: str) -> tuple[str, str, str]:
-    """The name, whether there is a value, and the value."""
+    """Return the name of the flag in `word`, "=" if it has a value, and the value."""
     bare = word.removeprefix("-").removeprefix("-")
     if bare == word or not bare or bare[0] in "-=":
         raise ConfigError(
@@ -266,7 +268,7 @@ def _split(word: str) -> tuple[str, str, str]:
 
 
 def _refuse_loose_boolean(known: _Flag, rest: Sequence[str]) -> None:
-    # Go takes the word for the first argument and ignores it and all flags after it.
+    # Go would take this word for the first argument, and ignore all flags after it.
     if rest and rest[0] in (*_TRUE, *_FALSE):
         hint = f"write --{known.name}={rest[0]}"
         raise ConfigError(
@@ -279,7 +281,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return f"; did you mean --{close[0]}?" if close else "; --help lists them all"
 
 
-# Explaining it
+# Help
 
 
 def usage(settings: type[_Settings], *, program: str, about: str) -> str:

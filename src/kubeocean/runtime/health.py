@@ -1,11 +1,11 @@
-"""Health: whether this program is alive, and whether requests may be sent to it.
+"""Health: whether this program is alive, and whether requests may be sent to the program.
 
 `/healthz` and `/readyz` run named checks and answer 200 or 500 in kube-apiserver's text form:
-`?verbose` lists the checks, `?exclude=NAME` leaves one out, `/readyz/NAME` asks for one alone.
+`?verbose` lists the checks, `?exclude=NAME` leaves one out, `/readyz/NAME` runs one alone.
 
 A check is a callable, plain or async. None means success; a returned text is the reason of a
-failure, and is shown. A check that raises or takes too long has failed, too; its exception goes
-to the log and not to the client, since these pages require no authentication.
+failure, and is shown. A check that raises or takes too long has failed, too; its exception is
+logged and not shown to the client, since these pages require no authentication.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Check", "Health", "Report", "metrics_app"]
 Check: TypeAlias = Callable[[], "str | Awaitable[str | None] | None"]
 
 _DEADLINE_S = 2.0  # kubelets probe more often; a check that hangs must not delay the answer
-_FRESH_S: Final = 1.0  # for so long a rendering of the metrics is served again
+_FRESH_S: Final = 1.0  # a rendered metrics page is served again for so long
 _SCRAPES: Final = 20  # at a time; Prometheus scrapes once in many seconds
 _WITHHELD = "reason withheld"
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache, no-store"}
@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results of the checks of one kind: name and failure reason, None if passed."""
+    """Results of the readiness or health checks: name and failure reason, None if passed."""
 
     kind: str
     reasons: dict[str, str | None]
@@ -67,12 +67,12 @@ class Report:
 
 
 class Health:
-    """The checks of a program and the pages that show them."""
+    """The health and readiness checks of a program, and the pages that show their results."""
 
     def __init__(self, *, clock: Clock | None = None, deadline_s: float = _DEADLINE_S) -> None:
         self._clock = clock or RealClock()
         self._deadline_s = deadline_s
-        # As in kube-apiserver, being able to answer is a check of its own.
+        # As in kube-apiserver, `ping` succeeds if the process can answer at all.
         self._checks: dict[str, dict[str, Check]] = {
             "healthz": {"ping": _ping},
             "readyz": {"ping": _ping},
@@ -80,7 +80,7 @@ class Health:
         self._failing: set[tuple[str, str]] = set()
 
     def add_readiness(self, name: str, check: Check) -> None:
-        """While this fails, the program should get no work."""
+        """Add a readiness check; while the check fails, the program is not ready."""
         self._add("readyz", name, check)
 
     async def readiness(self, *, exclude: Collection[str] = ()) -> Report:
@@ -114,14 +114,14 @@ class Health:
         )
 
     async def _run(self, kind: str, name: str) -> str | None:
-        """The reason why a check is not content; logged when that changes."""
+        """Run a check and return the reason of its failure, or None; changes are logged."""
         check = self._checks[kind][name]
         detail: Exception | None = None
         try:
             reason = await within(self._clock, self._deadline_s, lambda: _ask(check))
         except TimeoutError as error:
             reason, detail = f"no answer within {self._deadline_s:g} s", error
-        except Exception as error:  # whatever a check raises is its answer
+        except Exception as error:  # any exception is a failure of the check
             reason, detail = _WITHHELD, error
         self._note(kind, name, reason, detail)
         return None if reason is None else redact_text(reason)
@@ -151,7 +151,8 @@ class Health:
 def metrics_app(
     metrics: Metrics, *, secure: SecureMetrics | None = None, clock: Clock | None = None
 ) -> web.Application:
-    """Return the web application with `/metrics`; `secure` decides who may read it."""
+    """Return the web application with `/metrics`; `secure` decides which callers may read
+    metrics."""
     app = web.Application()
     page = _MetricsPage(metrics, clock or RealClock(), secure)
     app.router.add_get("/metrics", page.serve)
@@ -160,7 +161,7 @@ def metrics_app(
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
-    """The page in one format, plain and compressed."""
+    """The metrics page in one format, plain and compressed."""
 
     at: float
     content_type: str
@@ -179,12 +180,12 @@ class _MetricsPage:
         self._metrics = metrics
         self._clock = clock
         self._secure = secure
-        self._rendered: dict[str, _Rendered] = {}  # by format; there are two
+        self._rendered: dict[str, _Rendered] = {}  # by format, of which there are two
         self._rendering = asyncio.Lock()
         self._serving = 0
 
     async def serve(self, request: web.Request) -> web.Response:
-        """Answer a request."""
+        """Answer a request for metrics."""
         if self._serving >= _SCRAPES:
             text = "too many requests for metrics at a time\n"
             raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
@@ -201,7 +202,7 @@ class _MetricsPage:
         return web.Response(body=page.compressed, headers=headers | {"Content-Encoding": "gzip"})
 
     async def _refusal(self, request: web.Request) -> web.Response | None:
-        """Return the answer to a caller that may not read metrics; None if it may."""
+        """Return the answer to a caller that may not read metrics; None if the caller may."""
         if self._secure is None:
             return None
         self._secure.certificate.refresh()
@@ -217,7 +218,7 @@ class _MetricsPage:
         async with self._rendering:
             page = self._rendered.get(content_type)
             if page is None or self._clock.monotonic() - page.at >= _FRESH_S:
-                # Ten thousand series take longer than the loop may be held up.
+                # Rendering ten thousand series takes longer than the event loop may be blocked.
                 plain, compressed = await asyncio.to_thread(self._bodies, accept)
                 page = _Rendered(self._clock.monotonic(), content_type, plain, compressed)
                 self._rendered[content_type] = page

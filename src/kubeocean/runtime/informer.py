@@ -1,8 +1,8 @@
 """Informer: a cache of a cluster's objects that follows their changes.
 
-One cache for one resource and selection. Reads cost no request; handlers hear every change,
-synchronously and in order, and only enqueue. After `synced` the cache is the server's state at some
-recent moment, and never goes back in time, except when the server itself did.
+One cache for one resource and selection. Reads cost no request; handlers are called for every
+change, synchronously and in order, and only enqueue. After `synced` the cache is the server's state
+at some recent moment, and never goes back in time, except when the server itself did.
 
 *Read your own writes*: after a write, `wrote` records the version that the server returned, and
 `caught_up` holds the next reconcile of that key until the cache has reached that version.
@@ -26,7 +26,7 @@ from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 
 __all__ = ["Handler", "Informer"]
 
-# Longer than any healthy delivery; then the object is read from the server.
+# Longer than any healthy delivery; afterwards the object is read from the server.
 CATCH_UP_S: Final = 5.0
 FREEZE_EVERY: Final = 2_000
 
@@ -37,7 +37,7 @@ Indexer: TypeAlias = Callable[[ObjectT], Iterable[str]]
 
 
 class Informer(Generic[ObjectT]):
-    """A cache of the objects that one watch selects.
+    """Cache of the objects that one watch selects.
 
     - `prune`: returns the part of an object that is kept.
     - `keep`: whether an object is kept at all, where no selector can decide.
@@ -73,7 +73,7 @@ class Informer(Generic[ObjectT]):
         self._indexes = {name: _Index(of) for name, of in (indexes or {}).items()}
         self._handlers: list[Handler[ObjectT]] = []
         self._version = ""
-        # While listing: keys that the listing has not named yet
+        # During a list: keys that the list has not contained yet
         self._unseen: set[Key] | None = None
         self._began_at = self._listed_from = float("-inf")  # monotonic
         self._listed_handlers: list[Callable[[], None]] = []
@@ -90,7 +90,7 @@ class Informer(Generic[ObjectT]):
 
     @property
     def version(self) -> str:
-        """The version up to which the cache is complete."""
+        """resourceVersion up to which the cache is complete."""
         return self._version
 
     @property
@@ -110,19 +110,19 @@ class Informer(Generic[ObjectT]):
         return self._items.values()
 
     def by(self, index: str, value: str) -> list[ObjectT]:
-        """The objects that the index files under `value`."""
+        """Return the objects that have `value` in this index."""
         return [self._items[key] for key in self._indexes[index].keys_of(value)]
 
     async def synced(self) -> None:
-        """Return once the first listing is whole."""
+        """Return once the first list is complete."""
         await self._synced.wait()
 
     def on_change(self, handler: Handler[ObjectT]) -> None:
         """Call `handler(old, new)` for each change; None stands for absence.
 
-        Handlers are called for objects that are cached already. They run on the event loop between
-        two changes: they must be quick, and must not change the cache. An exception is logged and
-        counted, and concerns neither other handlers nor other objects.
+        The handler is called at once for objects that are cached already. Handlers run on the event
+        loop between two changes: a handler must be quick, and must not change the cache. An
+        exception is logged and counted, and affects neither other handlers nor other objects.
         """
         self._handlers.append(handler)
         for obj in self._items.values():
@@ -133,7 +133,7 @@ class Informer(Generic[ObjectT]):
         self._listed_handlers.append(handler)
 
     def relist(self, since: float) -> None:
-        """List everything again, unless a list was requested at `since` (monotonic) or later."""
+        """List all objects again, unless a list was requested at `since` (monotonic) or later."""
         if self._began_at < since:
             self._watch.relist()
 
@@ -148,10 +148,11 @@ class Informer(Generic[ObjectT]):
         self._writes.expect_gone(obj, now_at=self._version)
 
     async def caught_up(self, key: Key, *, timeout_s: float = CATCH_UP_S) -> bool:
-        """Return whether the cache shows this program's last write to the key, waiting shortly.
+        """Return whether the cache shows this program's last write to the key, waiting up to
+        `timeout_s`.
 
         A write may have moved the object out of this selection, and then no event need come: after
-        the timeout the server is asked for this one object. False means that the cache is behind.
+        the timeout this one object is read from the server. False means that the cache is behind.
         """
         if key not in self._writes:
             return True
@@ -176,7 +177,7 @@ class Informer(Generic[ObjectT]):
     # Following
 
     async def run(self) -> None:
-        """Keep the cache true until cancelled."""
+        """Follow the changes of the objects until cancelled."""
         async with aclosing(self._watch.follow()) as account:
             async for news in account:
                 match news:
@@ -230,7 +231,7 @@ class Informer(Generic[ObjectT]):
             if old is not None:
                 was, is_ = old.metadata, new.metadata
                 if was.uid != is_.uid:
-                    # Deleted and made again while we did not look: two changes, not one.
+                    # Deleted and created again between two events: two changes, not one.
                     self._put(key, None)
                     old = None
                 elif was.resource_version == is_.resource_version:
@@ -247,7 +248,7 @@ class Informer(Generic[ObjectT]):
         try:
             handler(old, new)
         except Exception as error:
-            # One object that a handler cannot deal with must not end the cache of all others.
+            # An object for which a handler fails must not end the cache of all others.
             self._figures.failures.inc()
             subject = new if new is not None else old
             assert subject is not None
@@ -258,11 +259,12 @@ class Informer(Generic[ObjectT]):
             )  # fmt: skip
 
     def _grew(self) -> None:
-        """A listing made the cache larger.
+        """Count an object that a list added; now and then exclude all objects from garbage
+        collection.
 
         Cached objects live long and hold no cycles. The garbage collector would walk over all of
-        them again and again during a listing, for a tenth of a second at a time with 50,000 pods,
-        so they are frozen now and then. Only growth by listings counts: changes come and go.
+        them again and again during a list, for a tenth of a second at a time with 50,000 pods. Only
+        growth by lists counts: later changes replace objects.
         """
         self._growth += 1
         if self._growth % FREEZE_EVERY == 0:
@@ -270,7 +272,7 @@ class Informer(Generic[ObjectT]):
 
 
 class _Index(Generic[ObjectT]):
-    """Keys by the values that a function finds in their objects."""
+    """Index of a cache: keys by the values that a function returns for their objects."""
 
     def __init__(self, of: Indexer[ObjectT]) -> None:
         self._of = of

@@ -1,8 +1,8 @@
 """InformerPool: metadata-only informers of kinds that are known only at run time.
 
 Owners state which resources they need, in which namespaces. The pool runs one informer for each
-resource: in one namespace as long as all needs lie in it, else in all namespaces. An informer that
-nobody needs any more is closed after a while.
+resource: in one namespace as long as all needs are in that namespace, else in all namespaces. An
+informer that no owner needs any more is closed after a while.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINGER_S: Final = 60.0
 
 
 class Need(NamedTuple):
-    """A resource in one namespace; without a namespace in all of them."""
+    """Need of a pool's owner: a resource in one namespace; without a namespace, in all of them."""
 
     resource: Resource[Untyped]
     namespace: str = ""
@@ -36,7 +36,7 @@ class Need(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """An informer that runs, or is about to."""
+    """Informer of a pool that runs, or will run when the pool does."""
 
     informer: Informer[Untyped]
     task: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class _Open:
 
 
 class InformerPool(Generic[OwnerT]):
-    """Metadata-only informers, counted by their owners.
+    """Metadata-only informers, which run while an owner needs them.
 
     `on_change(resource, old, new)` is called as the handler of an informer is; `prune` returns the
     part of an object that is kept.
@@ -91,7 +91,7 @@ class InformerPool(Generic[OwnerT]):
             self._adjust(resource)
 
     def informer(self, need: Need) -> Informer[Untyped] | None:
-        """Return an informer that shows what is needed, a synced one if there is one."""
+        """Return an informer of the needed resource and namespace, a synced one if there is one."""
         candidates = [
             self._open[each].informer for each in (Need(need.resource), need) if each in self._open
         ]
@@ -122,7 +122,8 @@ class InformerPool(Generic[OwnerT]):
                 self._open.clear()
 
     def _adjust(self, resource: Resource[Untyped]) -> None:
-        """Open the informer that serves all needs of a resource, and mark the others."""
+        """Open the informer that serves all needs of a resource, and mark its other informers as
+        unneeded."""
         namespaces = self._needs.get(resource, {})
         wanted: Need | None = None
         if namespaces:

@@ -1,6 +1,6 @@
-"""Kinds: the built-in resources that we read, with the fields that we read of them.
+"""Kinds: the built-in resources that the program reads, with the fields that it reads.
 
-A field is here because some decision looks at it. Adding one costs bytes for every cached object.
+A field is here because some decision depends on it. Each field costs bytes for every cached object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A piece of an object."""
+    """Base of the structs that are parts of an object."""
 
 
 class ContainerResources(_Part, frozen=True, gc=False, rename="camel"):
@@ -55,7 +55,7 @@ class ContainerResources(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class Container(_Part, frozen=True, gc=False, rename="camel"):
-    """A container of a pod, as far as accounting needs it."""
+    """Container of a pod, with the fields that resource accounting needs."""
 
     name: str = ""
     resources: ContainerResources | None = None
@@ -149,13 +149,13 @@ class LeaseSpec(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class Lease(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A heartbeat."""
+    """Lease: holder, times and duration, for heartbeats and elections."""
 
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
 class ObjectReference(_Part, frozen=True, gc=False, rename="camel"):
-    """A pointer to an object of any kind."""
+    """Reference to an object of any kind."""
 
     api_version: str = ""
     kind: str = ""
@@ -192,7 +192,7 @@ class Namespace(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class ConfigMap(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Configuration as text."""
+    """ConfigMap: configuration as text."""
 
     data: dict[str, str] | None = None
     binary_data: dict[str, str] | None = None
@@ -206,7 +206,7 @@ CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigM
 EVENTS: Final = Resource("", "v1", "events", "Event", True, Event)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 
-# Only the metadata of these is decoded; `keep_raw` keeps the rest.
+# Only the metadata of these resources is decoded; `keep_raw` keeps the rest.
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, Untyped)
 SERVICES: Final = Resource("", "v1", "services", "Service", True, Untyped)
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, Untyped)

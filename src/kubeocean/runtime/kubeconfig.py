@@ -5,7 +5,7 @@ current context wins, whole entries at a time, and a relative file name starts a
 one context is chosen and all files that it names are read and checked: the result is usable, or a
 ConfigError names context, file and field.
 
-Over plain HTTP no credentials are sent, as in client-go; they are then not read either.
+Over plain HTTP no credentials are sent, as in client-go; credentials are then not read either.
 Nothing is run here: a credential plugin is returned as data.
 """
 
@@ -47,7 +47,7 @@ _HEADER_VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One context of kubeconfig files, loaded."""
+    """Access of one context in kubeconfig files, and its credential plugin."""
 
     access: Access  # without the credential of `plugin`
     plugin: ExecPlugin | None = None
@@ -55,7 +55,7 @@ class Loaded:
 
 
 def default_paths(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """The files that kubectl would read: those in KUBECONFIG, else `~/.kube/config`."""
+    """Return the files that kubectl would read: those in KUBECONFIG, else `~/.kube/config`."""
     listed = dict.fromkeys(environ.get("KUBECONFIG", "").split(os.pathsep))
     named = tuple(Path(name) for name in listed if name)
     home = environ.get("HOME") or os.path.expanduser("~")
@@ -63,7 +63,7 @@ def default_paths(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
 
 
 def load_kubeconfig(paths: str | Path | Iterable[str | Path], context: str | None = None) -> Access:
-    """The Access of one context (the current one by default), as it is now.
+    """Return the Access of one context (the current one by default) in kubeconfig files.
 
     Raises ConfigError, also if a credential plugin would have to run.
     """
@@ -77,7 +77,8 @@ def read_kubeconfig(
     allow_exec: bool = False,
     read: Callable[[Path], bytes] | None = None,
 ) -> Loaded:
-    """Load one context; `read` is called for every file that it uses. Raises ConfigError."""
+    """Load one context of kubeconfig files; `read` is called for every file in use. Raises
+    ConfigError."""
     files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     source = ", ".join(map(str, files))
     read = read or FileSet().read
@@ -89,7 +90,7 @@ def read_kubeconfig(
 
 
 def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
-    """Parse one file; None if it is absent, since KUBECONFIG may name others."""
+    """Parse one kubeconfig file; None if the file is absent, since KUBECONFIG may name others."""
     try:
         content = read(file)
     except FileNotFoundError:
@@ -105,7 +106,7 @@ def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """Content of all files, merged."""
+    """Content of all kubeconfig files, merged."""
 
     contexts: dict[str, Fields]
     clusters: dict[str, Fields]
@@ -125,7 +126,7 @@ class _Merged:
         return cls(contexts, clusters, users, current)
 
     def choose(self, wanted: str | None, source: str) -> tuple[Fields, Fields, Fields]:
-        """A context, its cluster and its user."""
+        """Return a context, its cluster and its user: `wanted`, or the current context."""
         name = wanted or self.current
         known = ", ".join(sorted(self.contexts)) or "none"
         if not name:
@@ -158,7 +159,8 @@ def _referred(context: Fields, what: str, entries: dict[str, Fields]) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A context with its cluster and its user, and how to follow them further."""
+    """A context with its cluster and its user, and the function that reads files which they
+    name."""
 
     context: Fields
     cluster: Fields
@@ -262,7 +264,8 @@ class _Chosen:
         return Secret(token)
 
     def _material(self, fields: Fields, name: str) -> tuple[bytes | None, str]:
-        """The bytes of `name` (a file) or `name-data` (base64), and which of the two it was."""
+        """Return the bytes of `name` (a file) or `name-data` (base64), and which of the two fields
+        was set."""
         inline, path = fields.text(f"{name}-data"), fields.file_path(name)
         if inline and path is not None:
             raise fields.error(f"{name}-data", f"stands beside {name}; keep one of them")

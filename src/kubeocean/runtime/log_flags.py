@@ -1,7 +1,7 @@
 """Zap flags: logging flags of controller-runtime.
 
-Existing templates pass these flags, so all of them are taken. Choices that our logs do not have
-(another form of time, a level for stack traces) change nothing: times are RFC 3339, and an
+Existing templates pass these flags, so all of them are accepted. Choices that these logs do not
+have (another form of time, a level for stack traces) change nothing: times are RFC 3339, and an
 unexpected error always comes with its traceback.
 """
 
@@ -38,7 +38,7 @@ def _level(written: str, flag: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZapFlags:
-    """The logging part of a program's settings."""
+    """Logging flags of a program, as fields of its settings."""
 
     zap_devel: bool = flag(
         "zap-devel",
@@ -83,5 +83,6 @@ class ZapFlags:
         return self.zap_log_level or ("debug" if self.zap_devel else "info")
 
     def configure_logs(self) -> Callable[[], None]:
-        """Configure logging by these flags; return the function that undoes it."""
+        """Configure logging by these flags; return the function that restores the previous
+        configuration."""
         return logs.configure(self.log_format, self.log_level)

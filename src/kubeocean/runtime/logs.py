@@ -1,14 +1,15 @@
-"""Logs: one line for each thing that happened, for machines or for people.
+"""Logs: one line for each event, for machines or for people.
 
 `configure` decides once, where a program starts: JSON (`ts`, `level`, `logger`, `msg`, then the
-fields) or text for a terminal. Messages of libraries through the standard `logging` have the
-same form. The level can change while the program runs.
+fields) or text for a terminal. Messages of libraries through the standard `logging` have the same
+form. The level can change while the program runs.
 
     log = get_logger(__name__)
     log.info("Created pod", vpod=vpod.key, ppod=ppod.key)
 
-Fields bound with `bound(reconcile=...)` are on every line of that task. Secrets do not get out: the
-last step before a line is written, for our lines and for those of libraries, is `redaction`.
+Fields bound with `bound(reconcile=...)` are on every line of that task. The last step before a line
+is written, for the program's lines and for those of libraries, is `redaction`, so that no secret is
+logged.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ AUDIT_LOGGER: Final = "kubeocean.audit"
 Logger: TypeAlias = BoundLogger
 Format: TypeAlias = Literal["json", "console"]
 
-# From the quietest to the most talkative.
+# From the fewest to the most lines.
 LEVELS: Final[tuple[str, ...]] = ("error", "warning", "info", "debug")
 _HEAD: Final = ("ts", "level", "logger", "msg")
 
@@ -58,14 +59,15 @@ _NOTHING: Final[Mapping[str, object]] = {}
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of a module; `log.info("Constant message", field=value)`."""
+    """Return the logger of a module; use as `log.info("Constant message", field=value)`."""
     return BoundLogger(logging.getLogger(name), processors=list(_CHAIN), context={})
 
 
 class bound:
-    """Put these fields on every line of this task for as long as the block lasts.
+    """Context manager that adds fields to every log line of this task within the block.
 
-    One variable for all of them: every reconcile passes here, mostly without a line to show for it.
+    One context variable holds all fields: every reconcile enters a block, mostly without logging a
+    line.
     """
 
     __slots__ = ("_before", "_fields")
@@ -90,9 +92,10 @@ class bound:
 def configure(
     format: Format = "json", level: str = "info", stream: TextIO | None = None
 ) -> Callable[[], None]:
-    """Send all logs of this process to `stream` (standard error) and return a way back.
+    """Send all logs of this process to `stream` (standard error); return the function that undoes
+    this.
 
-    Handlers of others stay; a handler of an earlier `configure` is replaced.
+    Handlers of other code stay; a handler of an earlier `configure` is replaced.
     """
     if format not in ("json", "console"):
         raise ConfigError("log format must be json or console", value=format)
@@ -110,7 +113,7 @@ def configure(
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)  # whatever the level of the process
     logging.captureWarnings(True)
     ours_before = structlog.get_config()
-    # For modules that ask structlog itself; those of `get_logger` do not depend on it.
+    # For modules that use structlog directly; loggers of `get_logger` do not depend on this.
     structlog.configure(
         processors=list(_CHAIN),
         wrapper_class=BoundLogger,
@@ -129,19 +132,20 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Change the level of all loggers but the audit's from now on."""
+    """Change the level of all loggers, except the audit logger, from now on."""
     logging.getLogger().setLevel(_severity(level))
 
 
 def get_level() -> str:
-    """The level that is in force."""
+    """Return the current log level."""
     return logging.getLevelName(logging.getLogger().level).lower()
 
 
 def step_level(steps: int) -> str:
-    """Go `steps` towards debug (or, negative, towards error), not past the end; the new level."""
+    """Move the log level by `steps` towards debug (or, if negative, towards error); return the new
+    level."""
     now = get_level()
-    # A level that someone else set (critical, a number) counts as the quietest.
+    # A level that other code set (critical, a number) counts as the quietest.
     at = LEVELS.index(now) if now in LEVELS else 0
     level = LEVELS[min(max(at + steps, 0), len(LEVELS) - 1)]
     set_level(level)
@@ -166,7 +170,8 @@ def _merge_bound(_logger: WrappedLogger, _method: str, event: EventDict) -> Even
 
 
 def _exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """`exc_info` becomes the field `exception`: the traceback as text, without local variables."""
+    """Replace `exc_info` by the field `exception`: the traceback as text, without local
+    variables."""
     about = event.pop("exc_info", None)
     if about is True:
         about = sys.exc_info()[1]
@@ -178,7 +183,7 @@ def _exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 
 
 def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """The one place that keeps secrets out, and that leaves only plain data for a renderer."""
+    """Redact all fields of a log line; the result has only plain data for a renderer."""
     return {
         name: value if name in _META else redact(value, name=name) for name, value in event.items()
     }
@@ -186,7 +191,8 @@ def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict
 
 _META: Final = ("_record", "_from_structlog")
 
-# Redaction runs before the line becomes a LogRecord, so that handlers of others get none either.
+# Redaction runs before the line becomes a LogRecord, so that handlers of other code get no secrets
+# either.
 _CHAIN: Final[tuple[Processor, ...]] = (
     structlog.stdlib.filter_by_level,
     _merge_bound,
@@ -205,7 +211,8 @@ _FOREIGN_CHAIN: Final[tuple[Processor, ...]] = (
 
 
 def _head(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """The fixed fields first; a field of the caller with one of their names gets a `_`."""
+    """Put the fixed fields of a log line first; a caller's field with one of their names gets a
+    `_`."""
     record: logging.LogRecord = event.pop("_record")
     del event["_from_structlog"]
     line: EventDict = {

@@ -1,9 +1,9 @@
 """Metrics of a program, in one registry of its own.
 
-A part that counts something takes a `Metrics` and gets instruments from it by name. Asking twice
-for the same name, kind, labels and buckets gives the same instrument, so parts that exist several
-times (one informer for each cluster) share their series; asking for another shape is a bug and says
-so.
+A component that counts takes a `Metrics` and gets instruments from it by name. The same name, kind,
+labels and buckets give the same instrument, so components that exist several times (one informer
+for each cluster) share their series; the same name with another kind, labels or buckets is a bug
+and raises.
 
 Nothing is kept in prometheus_client's process-wide registry: two programs in one process, or two
 tests, never see each other's numbers.
@@ -12,8 +12,8 @@ On hot paths resolve the labels once and keep the child:
 
     self._seconds = metrics.histogram("x_seconds", "How long x took", ["cluster"]).labels(cluster)
 
-Values that a cache has are not kept a second time: `read_gauges` reads the cache at each scrape,
-so that series of deleted objects disappear.
+Values that a cache has are not kept a second time: `read_gauges` reads the cache at each scrape, so
+that series of deleted objects disappear.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kubeocean.errors import InvariantError
 
 __all__ = ["SECONDS", "Counter", "Family", "Gauge", "Histogram", "Metrics", "Readings"]
 
-# Three bounds a decade from 1 ms to 300 s: from a cached decision to a backed-off retry.
+# Three bounds a decade from 1 ms to 300 s: from a cached decision to a retry with backoff.
 SECONDS: Final[tuple[float, ...]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 )  # fmt: skip
@@ -47,19 +47,19 @@ _OPENMETRICS: Final = "application/openmetrics-text"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Gauges of one name, distinguished by these labels."""
+    """Name, help text and labels of gauges that are read at each scrape."""
 
     name: str
     doc: str
     labels: tuple[str, ...] = ()
 
 
-# For each name the series that there are now: the values of the labels, and the number.
+# For each name the present series: the values of the labels, and the number.
 Readings: TypeAlias = Mapping[str, Iterable[tuple[Sequence[str], float]]]
 
 
 class Metrics:
-    """A registry and its instruments.
+    """Registry of metrics and its instruments.
 
     `constant` labels are added to every rendered sample; `process` adds CPU, memory, file
     descriptors and garbage collection of this process.
@@ -75,9 +75,9 @@ class Metrics:
             GCCollector(registry=self._registry)
 
     def counter(self, name: str, doc: str, labels: Iterable[str] = ()) -> Counter:
-        """A number that only grows; rendered as `<name>_total`."""
+        """Return the counter of this name, which only grows; rendered as `<name>_total`."""
         names = tuple(labels)
-        # prometheus_client takes the name with or without the suffix: they are one series.
+        # prometheus_client takes the name with or without the suffix: both names are one series.
         return self._instrument(
             Counter,
             name.removesuffix("_total"),
@@ -86,7 +86,7 @@ class Metrics:
         )
 
     def gauge(self, name: str, doc: str, labels: Iterable[str] = ()) -> Gauge:
-        """A number that goes up and down."""
+        """Return the gauge of this name, which goes up and down."""
         names = tuple(labels)
         return self._instrument(
             Gauge,
@@ -98,7 +98,7 @@ class Metrics:
     def histogram(
         self, name: str, doc: str, labels: Iterable[str] = (), buckets: Sequence[float] = SECONDS
     ) -> Histogram:
-        """Return a histogram with these bucket bounds; +Inf is added."""
+        """Return the histogram of this name with these bucket bounds; +Inf is added."""
         names = tuple(labels)
         bounds = tuple(float(bound) for bound in buckets)
         return self._instrument(
@@ -128,7 +128,8 @@ class Metrics:
             raise InvariantError(f"metrics cannot be created: {error}", names=names) from error
 
     def value(self, name: str, labels: Mapping[str, str] | None = None) -> float | None:
-        """The value of one sample (`x_total`, `x_seconds_count`), None where there is none yet."""
+        """Return the value of one sample (`x_total`, `x_seconds_count`); None if the sample does
+        not exist yet."""
         return self._registry.get_sample_value(name, dict(labels or {}))
 
     def content_type(self, accept: str = "") -> str:
@@ -136,13 +137,13 @@ class Metrics:
         return choose_encoder(_form(accept))[1]
 
     def render(self, accept: str = "") -> bytes:
-        """Render all metrics in the text format, or in OpenMetrics if the Accept header
-        says so."""
+        """Render all metrics in the text format, or in OpenMetrics if the Accept header has that
+        type."""
         return choose_encoder(_form(accept))[0](self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families, as a prometheus_client collector: without `_created`, with
-        constants."""
+        """Yield all metric families, as a prometheus_client collector: without `_created`, with the
+        constant labels."""
         for family in self._registry.collect():
             kept = Metric(family.name, family.documentation, family.type, family.unit)
             kept.samples = [
@@ -190,11 +191,11 @@ class _Reader(Collector):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """The names, which the registry keeps apart from others'."""
+        """Return the families without samples; the registry refuses duplicate names."""
         return [GaugeMetricFamily(each.name, each.doc) for each in self._families]
 
     def collect(self) -> Iterable[Metric]:
-        """The numbers."""
+        """Return the families with the samples of this scrape."""
         readings = self._read()
         for each in self._families:
             family = GaugeMetricFamily(each.name, each.doc, labels=each.labels)
@@ -204,5 +205,6 @@ class _Reader(Collector):
 
 
 def _form(accept: str) -> str:
-    # The library parses versions out of the header and trips over bad ones; we offer one of each.
+    # The library parses versions in the header and fails on invalid ones; one version of each
+    # format is offered.
     return _OPENMETRICS if _OPENMETRICS in accept else ""

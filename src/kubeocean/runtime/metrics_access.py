@@ -1,8 +1,8 @@
 """Access to the page `/metrics` over HTTPS, as controller-runtime's secure metrics server has it.
 
 A caller sends a bearer token. A TokenReview authenticates the caller, and a SubjectAccessReview
-decides whether it may GET the URL `/metrics`. Answers are cached for a short time; caches hold
-hashes of tokens, and their size is limited. Unknown tokens cause a limited number of reviews.
+decides whether the caller may GET the URL `/metrics`. Answers are cached for a short time; caches
+hold hashes of tokens, and their size is limited. Unknown tokens cause a limited number of reviews.
 
 The certificate comes from files, which are read again when they change, or is self-signed.
 """
@@ -40,7 +40,7 @@ _ALLOWED_S: Final = 60.0
 _DENIED_S: Final = 10.0
 _MAX_CACHED: Final = 1_024
 _REVIEWS_PER_S: Final = 20
-_LIFE: Final = timedelta(days=365)  # of a self-signed certificate
+_LIFE: Final = timedelta(days=365)  # validity of a self-signed certificate
 _RENEWED_AFTER: Final = _LIFE * 2 / 3
 _SKEW: Final = timedelta(hours=1)  # by which the clock of a caller may be behind
 
@@ -48,22 +48,23 @@ _log = get_logger(__name__)
 
 
 class MetricsAccess:
-    """Decides who may read metrics; `client` is that of the cluster which reviews callers."""
+    """Decides which callers may read metrics; `client` is that of the cluster which reviews
+    callers."""
 
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         self._client = client
         self._clock = clock or RealClock()
-        # Two caches, so that many bad tokens cannot push good ones out.
+        # Two caches, so that many bad tokens cannot evict good ones.
         self._allowed: TtlCache[bytes, bool] = TtlCache(_MAX_CACHED, clock=self._clock)
         self._denied: TtlCache[bytes, tuple[int, str]] = TtlCache(_MAX_CACHED, clock=self._clock)
-        self._second = 0  # in which reviews were counted
+        self._second = 0  # the second in which reviews were counted
         self._reviews = 0
 
     async def check(self, authorization: str) -> None:
         """Return if the caller with this Authorization header may read metrics.
 
-        :raises Refusal: the caller is not authenticated (401) or may not (403), there are too many
-            unknown tokens (429), or the cluster could not be asked (503).
+        :raises Refusal: the caller is not authenticated (401) or may not read metrics (403), there
+            are too many unknown tokens (429), or the API server did not answer the review (503).
         """
         token = bearer_token(authorization)
         if not token:
@@ -90,7 +91,8 @@ class MetricsAccess:
         self._reviews += 1
 
     async def _review(self, token: str) -> tuple[int, str] | None:
-        """Return the HTTP status and the reason of a denial; None if the caller may."""
+        """Return the HTTP status and the reason of a denial; None if the caller may read
+        metrics."""
         try:
             caller = await review_token(self._client, token)
             if caller is None:
@@ -110,7 +112,8 @@ class CertificateFiles:
 
 
 class ServingCertificate:
-    """The TLS context of a server, and its certificate: from files, or self-signed without.
+    """TLS context of the metrics server, and its certificate: from files, or self-signed without
+    files.
 
     :raises ConfigError: the files cannot be read, or are no certificate and key.
     """
@@ -128,7 +131,8 @@ class ServingCertificate:
         self._load()
 
     def refresh(self) -> None:
-        """Use changed files, or replace a self-signed certificate in time; for new connections.
+        """Use changed certificate files, or replace a self-signed certificate in time, for new
+        connections.
 
         Files that are not valid are logged, and the last certificate stays in use.
         """
@@ -164,7 +168,7 @@ class ServingCertificate:
 
 @dataclass(frozen=True, slots=True)
 class SecureMetrics:
-    """How a server of metrics authenticates callers and itself."""
+    """Access checks and certificate of a metrics server with HTTPS."""
 
     access: MetricsAccess
     certificate: ServingCertificate

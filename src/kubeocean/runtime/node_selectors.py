@@ -1,8 +1,8 @@
-"""Node selectors: which nodes are meant, by their labels and their name.
+"""Node selectors: which nodes are selected, by their labels and their name.
 
-A selector is a list of terms of which one must hold; of a term every requirement must. A term
-without requirements holds for no node, and a selector without terms selects none: whether the
-absence of a selector means all nodes is for its owner to say.
+A selector is a list of terms of which one must hold; of a term every requirement must hold. A term
+without requirements holds for no node, and a selector without terms selects no node: whether the
+absence of a selector means all nodes is decided by the caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME_FIELD: Final = "metadata.name"  # the only field that nodes can be selecte
 
 @dataclass(frozen=True, slots=True)
 class NameRequirement:
-    """The node must, or must not, have this name."""
+    """Requirement that the node has, or does not have, this name."""
 
     name: str
     equal: bool = True
@@ -36,13 +36,15 @@ class NameRequirement:
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """Requirements that must all hold; a term without requirements matches no node."""
+    """Requirements of a node selector that must all hold; a term without requirements matches no
+    node."""
 
     labels: tuple[Requirement, ...] = ()
     names: tuple[NameRequirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the node of this name, with these labels, matches the selector."""
+        """Return whether the node of this name, with these labels, meets all requirements of the
+        term."""
         if not self.labels and not self.names:
             return False
         return all(each.matches(labels) for each in self.labels) and all(
@@ -52,13 +54,13 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """Terms of which one must hold."""
+    """Node selector: terms of which one must hold."""
 
     terms: tuple[NodeTerm, ...] = ()
 
     @classmethod
     def from_document(cls, document: Json, *, field: str = "") -> NodeSelector:
-        """Read a NodeSelector; `field` is where the document was found."""
+        """Parse a NodeSelector document; `field` is the path of the document, for errors."""
         content = read_document(document, _Document, field=field)
         at = join_path(field, ".nodeSelectorTerms")
         return cls(
@@ -69,7 +71,7 @@ class NodeSelector:
         )
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node of this name, with these labels, is selected."""
+        """Return whether the node of this name, with these labels, is selected."""
         return any(term.matches(name, labels) for term in self.terms)
 
 

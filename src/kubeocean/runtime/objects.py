@@ -51,7 +51,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Key(NamedTuple):
-    """The identity of an object within its cluster and kind; no namespace means cluster scope."""
+    """Namespace and name of an object of some kind; an empty namespace means cluster scope."""
 
     namespace: str
     name: str
@@ -67,7 +67,7 @@ class Key(NamedTuple):
 
 
 class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Owner with which an object is garbage-collected."""
+    """Owner reference of an object, by which the object is garbage-collected."""
 
     api_version: str = ""
     kind: str = ""
@@ -77,7 +77,7 @@ class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The part of ObjectMeta that decisions are made from; managedFields is never kept."""
+    """ObjectMeta with only the fields that decisions depend on; managedFields is never kept."""
 
     name: str = ""
     namespace: str = ""
@@ -94,7 +94,7 @@ class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Base of every kind."""
+    """Base of the structs of all kinds: metadata, and optionally the raw bytes."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     # Set by decoders, never from a document: no Kubernetes field has a space in its name.
@@ -133,14 +133,14 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True
         return self.metadata.deletion_timestamp is not None
 
     def content(self) -> Json:
-        """The whole object as the server sent it; only where the raw bytes were kept."""
+        """Return the whole object as the server sent it; requires that the raw bytes were kept."""
         if not self.raw:
             raise LookupError(f"the object {self.key} was read without keep_raw")
         return _decode_json(self.raw)
 
 
 class Untyped(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """An object of a kind known only at run time: metadata, and the rest through `content()`."""
+    """Object of a kind known only at run time: metadata, and the rest through `content()`."""
 
     api_version: str = ""
     kind: str = ""
@@ -176,7 +176,7 @@ class Resource(Generic[ObjectT]):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path; an empty namespace of a namespaced kind means all namespaces.
+        """Return the URL path; an empty namespace of a namespaced kind means all namespaces.
 
         Names come from users and other clusters: a slash or a dot segment must not reach the server
         unescaped, where the path would name another object.
@@ -200,16 +200,16 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def find_condition(conditions: Iterable[Condition] | None, type_: str) -> Condition | None:
-    """The condition of that type, if any."""
+    """Return the condition of this type, or None."""
     return next((c for c in conditions or () if c.type == type_), None)
 
 
 def set_condition(
     conditions: Iterable[Condition] | None, new: Condition, *, now: str
 ) -> tuple[Condition, ...]:
-    """The conditions with `new` in the place of its type.
+    """Return the conditions with `new` in the place of its type.
 
-    The transition time moves only when the status does (or was never set), so that an unchanged
+    The transition time changes only when the status does (or was never set), so that an unchanged
     condition compares equal and costs no write.
     """
     result = list(conditions or ())
@@ -222,7 +222,7 @@ def set_condition(
 
 
 def controller_of(obj: Object) -> OwnerReference | None:
-    """Return the owner that manages this object, if any."""
+    """Return the owner reference with `controller: true`, if any."""
     return next((o for o in obj.metadata.owner_references or () if o.controller), None)
 
 
@@ -239,8 +239,8 @@ _SERVER_FIELDS = (
 
 
 def prune_json(content: Mapping[str, Any]) -> Json:
-    """Return a copy without status and server-set fields: the part that a user could have
-    written."""
+    """Return a copy of an object without status and server-set fields: the part that a user could
+    have written."""
     kept = {name: value for name, value in content.items() if name != "status"}
     meta = {k: v for k, v in (kept.get("metadata") or {}).items() if k not in _SERVER_FIELDS}
     return kept | {"metadata": meta}
@@ -288,7 +288,7 @@ def decode_object(type_: type[ObjectT], body: bytes, *, keep_raw: bool) -> Objec
 def decode_list(
     type_: type[ObjectT], body: bytes, *, keep_raw: bool
 ) -> tuple[ListMeta, list[ObjectT]]:
-    """A list, or one page of a list."""
+    """Decode a list, or one page of a list, into its metadata and objects."""
     if not keep_raw:
         typed: _List[ObjectT] = _decoder(_List[type_]).decode(body)  # type: ignore[valid-type]
         return typed.metadata, typed.items or []
@@ -303,11 +303,12 @@ def event_decoder(type_: type[ObjectT]) -> msgspec.json.Decoder[WatchEvent[Objec
 
 
 def raw_event_decoder() -> msgspec.json.Decoder[WatchEvent[msgspec.Raw]]:
-    """Return the decoder of events whose object is a Status or a bookmark, or is kept as bytes."""
+    """Return the decoder of watch events whose object is a Status or a bookmark, or is kept as
+    bytes."""
     return _decoder(WatchEvent[msgspec.Raw])
 
 
 def with_raw(obj: ObjectT, raw: bytes) -> ObjectT:
-    """Attach its bytes to an object that was just decoded and is not shared yet."""
+    """Attach its raw bytes to an object that was just decoded and is not shared yet."""
     msgspec.structs.force_setattr(obj, "raw", raw)
     return obj

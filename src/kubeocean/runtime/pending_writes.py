@@ -1,11 +1,11 @@
-"""Own writes: which of our writes the cache has not shown yet.
+"""Own writes: writes of this program that the cache has not shown yet.
 
 A write is *pending* from the server's answer until the watch has passed the version that the answer
 named. A deletion is pending until the watch has passed the version that was deleted and that very
-object (by UID) is gone or shows that it is going. Writes to one key are pending together: a
+object (by UID) is deleted or has a deletionTimestamp. Writes to one key are pending together: a
 wait for the key is a wait for the last of them, in whatever order the answers came.
 
-Entries leave when the watch passes them, so there are never more than the writes of the last
+Entries are removed when the watch passes them, so there are never more than the writes of the last
 minute, the time between two bookmarks.
 """
 
@@ -22,7 +22,7 @@ from kubeocean.runtime.objects import Key, ObjectT
 
 __all__ = ["PendingWrites"]
 
-_DIGITS: Final = 20  # of the largest version that an API server can give
+_DIGITS: Final = 20  # digits of the largest version that an API server can give
 
 
 @dataclass(slots=True, eq=False)
@@ -31,16 +31,16 @@ class _Pending:
 
     key: Key
     since: float
-    version: int | None = None  # version that the watch has yet to pass
+    version: int | None = None  # version that the watch has not passed yet
     exactly: str = (
-        ""  # version that the object has yet to get, of a server whose versions are not numbers
+        ""  # version that the cached object must reach, for a server whose versions are not numbers
     )
-    doomed: str = ""  # the UID that has yet to go
+    doomed: str = ""  # UID of the object that must be deleted
     shown: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class PendingWrites(Generic[ObjectT]):
-    """The pending writes of one informer."""
+    """Writes through one informer that its cache does not show yet."""
 
     def __init__(self, items: Mapping[Key, ObjectT], clock: Clock) -> None:
         self._items = items
@@ -60,12 +60,13 @@ class PendingWrites(Generic[ObjectT]):
         self._expect(obj, now_at)
 
     def expect_gone(self, obj: ObjectT, *, now_at: str) -> None:
-        """Record that the server accepted a delete of this object; the cache is at `now_at`."""
+        """Record that the server accepted a delete of this object; the cache is at resourceVersion
+        `now_at`."""
         self._expect(obj, now_at, doomed=obj.uid)
 
     def passed(self, version: str, changed: Iterable[Key]) -> list[float]:
-        """Process the arrival of `version` with these changed keys; return the delays of shown
-        writes."""
+        """Process the arrival of `version` with these changed keys; return the delay of each write
+        that the cache shows now."""
         now = self._clock.monotonic()
         at = _number(version)
         shown: list[_Pending] = []
@@ -103,7 +104,7 @@ class PendingWrites(Generic[ObjectT]):
         version, at = _number(obj.resource_version), _number(now_at)
         passed = version is not None and at is not None and version <= at
         if passed and not doomed:
-            return  # the watch was quicker than the answer
+            return  # the watch was faster than the answer
         entry = self._pending.get(obj.key) or _Pending(obj.key, 0.0)
         self._pending[obj.key] = entry
         entry.since = self._clock.monotonic()
@@ -122,7 +123,8 @@ class PendingWrites(Generic[ObjectT]):
             heapq.heappush(self._by_version, (version, self._added, entry))
 
     def _check(self, entry: _Pending) -> list[_Pending]:
-        """Return the entry, if the cache shows all of its writes now."""
+        """Return the entry in a list if the cache shows all of its writes now, else an empty
+        list."""
         cached = self._items.get(entry.key)
         if entry.version is not None:
             return []

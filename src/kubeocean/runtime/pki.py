@@ -1,7 +1,7 @@
 """PKI: a certificate authority in memory, and the certificates that it issues.
 
-An `Authority` signs; an `Identity` is a certificate and its key. Keys are EC P-256, which take
-less than a millisecond to make.
+An `Authority` signs; an `Identity` is a certificate and its key. Keys are EC P-256, which are
+generated in less than a millisecond.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Identity:
 
 
 class Authority:
-    """A certificate authority; `source` names where its key was read, for errors.
+    """Certificate authority; `source` names where its key was read, for errors.
 
     :raises ConfigError: the key cannot be used.
     """
@@ -64,7 +64,7 @@ class Authority:
 
     @classmethod
     def create(cls, common_name: str, *, days: int = _DAYS, clock: Clock | None = None) -> Self:
-        """Return a new authority."""
+        """Return a new authority with a self-signed certificate."""
         clock = clock or RealClock()
         key = new_key()
         builder = (
@@ -103,7 +103,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def load_key(pem: bytes, source: str) -> ec.EllipticCurvePrivateKey:
-    """Read a private key; `source` names where it is from.
+    """Read a private key in PEM; `source` names the origin of the key, for errors.
 
     :raises ConfigError: the text is not the private key of an elliptic curve.
     """
@@ -117,7 +117,8 @@ def load_key(pem: bytes, source: str) -> ec.EllipticCurvePrivateKey:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key in the traditional form, which every component of Kubernetes accepts."""
+    """Return a private key as PEM in the traditional form, which every component of Kubernetes
+    accepts."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

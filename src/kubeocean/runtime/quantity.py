@@ -5,12 +5,12 @@ are rounded away from zero, so that a small request is not rounded to nothing; a
 binary suffix is capped at 2^63-1. Quantities are equal when their amounts are: `1000m` is `1`.
 
 `str` gives the text that an API server would: the largest suffix that needs no fraction, in the
-format that the amount was written in. As on the server, a number that looks
-canonical already keeps its text (`1.500`, `+1`); `canonical` does not keep that text.
+format that the amount was written in. As on the server, a number that looks canonical already keeps
+its text (`1.500`, `+1`); `canonical` does not keep that text.
 
-In three corners we differ from Kubernetes on purpose: a text without a digit (`Ki`) is an error
-and not zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; an amount
-that is too large for the last suffix (`1000E`) is printed with that suffix and not without any.
+Three differences from Kubernetes are intended: a text without a digit (`Ki`) is an error and not
+zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; an amount that is
+too large for the last suffix (`1000E`) is printed with that suffix and not without any.
 
 `parse` refuses such a text, which is right for settings and policies. An API server stores more
 (`1e5000` as `100e4998`), and any tenant may write such amounts: amounts of objects on a server are
@@ -32,7 +32,7 @@ __all__ = ["ZERO", "Format", "Quantity"]
 
 
 class Format(Enum):
-    """Notation of an amount, which is kept in print."""
+    """Notation of an amount, which is kept when the amount is printed."""
 
     DECIMAL_SI = "DecimalSI"  # 12M
     BINARY_SI = "BinarySI"  # 12Mi
@@ -52,11 +52,11 @@ class Quantity:
 
     nano: int
     format: Format = field(default=Format.DECIMAL_SI, compare=False)
-    text: str = field(default="", compare=False, repr=False)  # as printed, if that is known
+    text: str = field(default="", compare=False, repr=False)  # as printed, if known
 
     @classmethod
     def parse(cls, value: str | int | float, *, field: str = "") -> Quantity:
-        """Parse a text or a number of a document; `field` is named in the error."""
+        """Parse a text or a number of a document; errors name `field`."""
         try:
             return _parse(str(value).strip())
         except ValueError as error:
@@ -66,7 +66,7 @@ class Quantity:
     def stored(cls, value: str | int | float, *, field: str = "") -> Quantity:
         """Read an amount that an API server stores, capped at 2^63-1 units in either direction.
 
-        :raises ConfigError: the value is no quantity, and so no API server's.
+        :raises ConfigError: the value is no quantity, so no API server can have stored it.
         """
         text = str(value).strip()
         try:
@@ -76,26 +76,26 @@ class Quantity:
 
     @classmethod
     def whole(cls, value: int, format: Format = Format.DECIMAL_SI) -> Quantity:
-        """So many units."""
+        """Return the amount of `value` units."""
         return cls(value * _WHOLE, format)
 
     @classmethod
     def milli(cls, value: int, format: Format = Format.DECIMAL_SI) -> Quantity:
-        """So many thousandths of a unit."""
+        """Return the amount of `value` thousandths of a unit."""
         return cls(value * _MILLI, format)
 
     def value(self) -> int:
-        """Whole units, rounded away from zero."""
+        """Return the amount in whole units, rounded away from zero."""
         return _divide_away(self.nano, _WHOLE)
 
     def milli_value(self) -> int:
-        """Thousandths of a unit, rounded away from zero."""
+        """Return the amount in thousandths of a unit, rounded away from zero."""
         return _divide_away(self.nano, _MILLI)
 
     def scaled(self, factor: Fraction | int, *, unit: Quantity | None = None) -> Quantity:
         """Return this amount times `factor`, rounded down to a multiple of `unit`.
 
-        Without a unit that is a whole for binary amounts (there is no half byte), else a milli.
+        The default unit is a whole for binary amounts (there is no half byte), else a milli.
         """
         if unit is not None:
             step = unit.nano
@@ -105,11 +105,11 @@ class Quantity:
         return Quantity(steps * step, self.format)
 
     def percent(self, percent: int, *, unit: Quantity | None = None) -> Quantity:
-        """So many hundredths of this amount, rounded down as `scaled` does."""
+        """Return `percent` hundredths of this amount, rounded down as `scaled` does."""
         return self.scaled(Fraction(percent, 100), unit=unit)
 
     def canonical(self) -> str:
-        """The one text of this amount in this format."""
+        """Return the canonical text of this amount in its format."""
         if self.format is Format.BINARY_SI and self._binary_is_exact():
             return _print(self.nano // _WHOLE, 1024, _BINARY_SUFFIXES)
         if self.format is Format.DECIMAL_EXPONENT:
@@ -125,7 +125,7 @@ class Quantity:
     def __bool__(self) -> bool:
         return self.nano != 0
 
-    # As in Kubernetes, zero has no opinion on the format of a sum.
+    # As in Kubernetes, zero does not determine the format of a sum.
 
     def __add__(self, other: Quantity) -> Quantity:
         return Quantity(self.nano + other.nano, self.format if self else other.format)
@@ -157,7 +157,7 @@ _DIGITS_THAT_COUNT: Final = 60  # below the cap, down to a nano of the largest b
 
 
 class _OutOfBoundsError(ValueError):
-    """A quantity of a length or an exponent that is not worth computing with."""
+    """Raised for a quantity whose length or exponent is too large to compute with."""
 
 
 @lru_cache(maxsize=4096)
@@ -199,9 +199,10 @@ def _capped(text: str) -> Quantity:
 
 
 def _within_bounds(match: re.Match[str]) -> str:
-    """Return a text for the same amount, or for one that is capped or rounded to the same.
+    """Return a shorter text for the same amount, or for an amount that is capped or rounded to the
+    same.
 
-    Linear in the length of the text, which no number here is computed from as a whole.
+    Linear in the length of the text: the whole text is never converted to a number.
     """
     sign, suffix, fraction = match["sign"], match["suffix"], match["fraction"] or ""
     digits = match["digits"].lstrip("0")
@@ -217,12 +218,13 @@ def _within_bounds(match: re.Match[str]) -> str:
     if len(digits) > _DIGITS_THAT_COUNT:
         digits, fraction = digits[:_DIGITS_THAT_COUNT], ""
     rest = fraction[_DIGITS_THAT_COUNT:].strip("0")
-    # Amounts are rounded away from zero, so that of the digits that are cut one has to stay.
+    # Amounts are rounded away from zero, so a digit must stand for those that are cut.
     return f"{sign}{digits or '0'}.{fraction[:_DIGITS_THAT_COUNT]}{'1' if rest else ''}{suffix}"
 
 
 def _clamped(exponent: str) -> int:
-    """Read an exponent of any length, capped at ±10^9, which no text has the digits to undo."""
+    """Return an exponent of any length, capped at ±10^9; no text has enough digits to compensate
+    that."""
     digits = exponent.lstrip("+-").lstrip("0") or "0"
     amount = int(digits) if len(digits) <= 9 else 10**9
     return -amount if exponent.startswith("-") else amount
@@ -235,10 +237,11 @@ def _exponent(suffix: str) -> tuple[int, int, Format]:
 
 
 def _looks_canonical(digits: str, fraction: str, tens: int, twos: int) -> bool:
-    """Whether an API server keeps the text of this number, by the test that its parser makes.
+    """Return whether an API server keeps the text of this number, by the test that its parser
+    makes.
 
-    The test is a shortcut for short numbers and lets a few through that are not canonical. The
-    same test is made here, because servers store, send and compare the texts that pass.
+    The test is a shortcut for short numbers and accepts a few that are not canonical. The same test
+    is made here, because servers store, send and compare the texts that pass.
     """
     if twos:
         short = len(digits) + twos * 3 // 10 < 15
@@ -249,7 +252,7 @@ def _looks_canonical(digits: str, fraction: str, tens: int, twos: int) -> bool:
 
 
 def _divide_away(amount: int, by: int) -> int:
-    """The quotient, rounded away from zero."""
+    """Return the quotient, rounded away from zero."""
     return -(-amount // by) if amount >= 0 else amount // by
 
 

@@ -32,7 +32,7 @@ _SHOWN_BYTES = 4
 
 
 class Secret(Generic[AnyStr]):
-    """A str or bytes that only `reveal()` returns; its repr is redacted."""
+    """A str or bytes that only `reveal()` returns; its repr is a fingerprint."""
 
     __slots__ = ("_value",)
 
@@ -40,7 +40,7 @@ class Secret(Generic[AnyStr]):
         self._value: AnyStr = value
 
     def reveal(self) -> AnyStr:
-        """The value itself; the result must not be kept, logged or formatted into an error."""
+        """Return the secret value, which must not be kept, logged or formatted into an error."""
         return self._value
 
     def _bytes(self) -> bytes:
@@ -54,7 +54,7 @@ class Secret(Generic[AnyStr]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        # No short cut by type before the comparison: its time must depend on lengths alone.
+        # No shortcut by type before the comparison: its time must depend on lengths alone.
         same = hmac.compare_digest(self._bytes(), other._bytes())
         return same and type(self._value) is type(other._value)
 
@@ -102,9 +102,9 @@ _NEEDLES = ("token", "passw", "passphrase", "secret", "authorization", "cookie",
 # Opaque credentials are distinguished from prose ("bearer authentication") by digits or by length.
 _OPAQUE = r"(?=[\w.~+/=-]*[0-9]|[\w.~+/=-]{24})[\w.~+/=-]{8,}"
 
-# A text in lower case that each match contains, and the pattern: group `keep` is kept, group
-# `hide` is hashed. Repeats that could run over the same text twice are bounded, so that
-# no text takes long.
+# A text in lower case that each match contains, and the pattern: group `keep` is kept, group `hide`
+# is hashed. Repeats that could run over the same text twice are bounded, so that no text takes
+# long.
 _RULES: Final = tuple(
     (frozenset(needles), re.compile(pattern, re.IGNORECASE | re.MULTILINE | re.DOTALL))
     for needles, pattern in (
@@ -150,11 +150,11 @@ _RULES: Final = tuple(
 )
 _ALL_NEEDLES: Final = tuple(sorted(frozenset().union(*(needles for needles, _ in _RULES))))
 _SHORTEST = 8  # no pattern matches less
-_LONGEST = 1 << 15  # no reader wants more of one text, and the patterns' time stays bounded
+_LONGEST = 1 << 15  # enough of one text for a reader, and the patterns' time stays bounded
 
 
 def fingerprint(secret: str) -> str:
-    """Return the text that stands for a secret."""
+    """Return the fingerprint that is printed in place of a secret."""
     return repr(Secret(secret))
 
 
@@ -164,7 +164,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_text(text: str) -> str:
-    """The text with everything that looks like a secret replaced by a hash; cut at 32 Ki."""
+    """Return the text with everything that looks like a secret replaced by a hash; cut at 32 Ki."""
     if len(text) < _SHORTEST:
         return text
     if len(text) > _LONGEST:
@@ -189,7 +189,7 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def _hash_once(text: str) -> str:
-    # A value that was hidden by its type or by an earlier pattern keeps its hash.
+    # A value that was replaced by its type or by an earlier pattern keeps its hash.
     return text if _HASHED.fullmatch(text) else fingerprint(text)
 
 
@@ -205,7 +205,7 @@ def _plain(value: object, secret: bool, depth: int) -> Plain:
         return int(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    # Exactly a tuple: a named one has a text of its own ("namespace/name").
+    # Exactly a tuple: a named tuple has its own text ("namespace/name").
     if isinstance(value, Mapping | list | set | frozenset) or type(value) is tuple:
         return _container(value, depth)
     return redact_text(_text(value))
@@ -231,5 +231,5 @@ def _text(value: object) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Without lone surrogates, which JSON and terminals refuse."""
+    """Return the text without lone surrogates, which JSON and terminals refuse."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

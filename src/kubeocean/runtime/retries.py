@@ -44,7 +44,7 @@ _DOUBLINGS: Final = 64  # beyond any cap, below the limit of floats
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of attempts and delays between them."""
+    """Retries of a request: number of attempts and delays between them."""
 
     attempts: int = 4
     base_s: float = 0.1
@@ -60,7 +60,7 @@ class RetryPolicy:
 def repeatable(error: ApiError, *, idempotent: bool) -> bool:
     """Whether the same request may be sent again after this error."""
     if isinstance(error, TooManyRequests):
-        # An eviction that a disruption budget refuses is an answer, not congestion.
+        # An eviction that a disruption budget refuses is a final answer, not congestion.
         return not any(cause.reason == "DisruptionBudget" for cause in error.causes)
     if isinstance(error, Unreachable):
         return idempotent or not error.sent
@@ -81,7 +81,7 @@ def jittered(seconds: float) -> float:
 
 
 def explain(error: Exception) -> str:
-    """Describe a failure, as the end of a sentence about the server."""
+    """Describe a failure of sockets, TLS or HTTP, as the end of a sentence about the server."""
     # An error of TLS has a reason only if OpenSSL itself raised the error.
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
@@ -104,7 +104,8 @@ def explain(error: Exception) -> str:
 
 
 def never_sent(error: Exception) -> bool:
-    """Whether the connection itself did not come about: the server cannot have seen a request."""
+    """Return whether the connection was not established, so that the server cannot have received
+    the request."""
     return isinstance(
         error,
         aiohttp.ClientConnectorError
@@ -115,7 +116,7 @@ def never_sent(error: Exception) -> bool:
 
 
 class TokenBucket:
-    """Lets `rate` through a second on average, and `burst` at once after a pause.
+    """Rate limit: `rate` calls per second on average, and `burst` at once after a pause.
 
     Callers are served in order: each takes its token at once, possibly a future one, and sleeps
     until the time of that token. A cancelled caller returns its token.
@@ -133,7 +134,7 @@ class TokenBucket:
         self._at = clock.monotonic()
 
     async def take(self) -> None:
-        """Return when the caller may go on."""
+        """Wait until the rate limit allows the next call."""
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - 1
         self._at = now

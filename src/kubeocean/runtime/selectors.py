@@ -57,7 +57,10 @@ _SUBDOMAIN_LONGEST: Final = 253
 
 
 def check_label_key(key: str, *, field: str = "") -> None:
-    """`name` or `prefix/name`."""
+    """Check a label key: `name` or `prefix/name`.
+
+    :raises ConfigError: the key is invalid.
+    """
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > _SUBDOMAIN_LONGEST or not _SUBDOMAIN.fullmatch(prefix)):
         raise ConfigError(
@@ -71,7 +74,10 @@ def check_label_key(key: str, *, field: str = "") -> None:
 
 
 def check_label_value(value: str, *, field: str = "") -> None:
-    """Empty, or a name."""
+    """Check a label value: empty, or a name of at most 63 characters.
+
+    :raises ConfigError: the value is invalid.
+    """
     if len(value) > _NAME_LONGEST:
         message = f"a label value may have {_NAME_LONGEST} characters"
         raise ConfigError(message, field=field, value=value)
@@ -86,7 +92,7 @@ def check_subdomain(name: str, *, field: str = "") -> None:
 
 
 class Operator(StrEnum):
-    """Operator of a requirement, spelled as in documents."""
+    """Operator of a label requirement, spelled as in documents."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -112,7 +118,7 @@ class Requirement:
     def of(
         cls, key: str, operator: Operator, values: Iterable[str] = (), *, field: str = ""
     ) -> Requirement:
-        """Return a valid requirement; `field` is its path in errors."""
+        """Return a valid requirement on a label; errors name `field`."""
         given = list(values)
         at = join_path(field, ".values")
         check_label_key(key, field=join_path(field, ".key"))
@@ -164,9 +170,9 @@ class Requirement:
 
 
 class Expression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A requirement of a LabelSelector document.
+    """Requirement of a LabelSelector document.
 
-    An unknown field is an error: without that field more might be selected than was meant.
+    An unknown field is an error: without that field more objects might be selected than intended.
     """
 
     key: str
@@ -174,7 +180,8 @@ class Expression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: list[str] | None = None
 
     def requirement(self, operators: Iterable[Operator], *, field: str = "") -> Requirement:
-        """Return the requirement; an operator other than these, or invalid values, are errors."""
+        """Return the requirement of a document's expression; operators other than these, and
+        invalid values, are errors."""
         known = {str(operator): operator for operator in operators}
         if self.operator not in known:
             message = f"must be one of {', '.join(known)}"
@@ -186,7 +193,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 def _integer(text: str) -> int | None:
-    """Return the text as a number of 64 bits, else None; servers compare no others."""
+    """Return the text as a number of 64 bits, else None; API servers compare no other numbers."""
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -209,18 +216,20 @@ class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Requirements that must all hold, sorted and unique; made by one of the constructors."""
+    """Label selector: requirements that must all hold, sorted and unique; made by one of the
+    constructors."""
 
     requirements: tuple[Requirement, ...] = ()
 
     @classmethod
     def of(cls, requirements: Iterable[Requirement]) -> LabelSelector:
-        """Return the selector of these requirements."""
+        """Return the label selector of these requirements."""
         return cls(tuple(sorted(set(requirements))))
 
     @classmethod
     def parse(cls, text: str, *, field: str = "") -> LabelSelector:
-        """Read `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<2`; blank means everything."""
+        """Parse the text of a label selector: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<2`; blank
+        selects everything."""
         tokens = _Tokens(text, field)
         if tokens.peek() is None:
             return EVERYTHING
@@ -233,7 +242,8 @@ class LabelSelector:
 
     @classmethod
     def from_document(cls, document: Json | None, *, field: str = "") -> LabelSelector:
-        """Read a LabelSelector: none selects nothing, an empty one selects everything."""
+        """Parse a LabelSelector document: None selects nothing, an empty document selects
+        everything."""
         if document is None:
             return NOTHING
         content = read_document(document, _Document, field=field)
@@ -249,7 +259,7 @@ class LabelSelector:
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str], *, field: str = "labels") -> LabelSelector:
-        """Exactly these labels, and any others beside them."""
+        """Return a selector of objects that have all these labels, with any other labels."""
         requirements = []
         for key, value in labels.items():
             check_label_key(key, field=field)
@@ -258,7 +268,7 @@ class LabelSelector:
         return cls.of(requirements)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
+        """Return whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:
@@ -267,7 +277,7 @@ class LabelSelector:
 
 EVERYTHING: Final = LabelSelector()
 
-# A contradiction, so that even its text selects nothing: the empty text would select all.
+# A contradiction, so that its text selects nothing, too: the empty text would select all.
 NOTHING: Final = LabelSelector(
     (Requirement("nothing", Operator.DOES_NOT_EXIST), Requirement("nothing", Operator.EXISTS))
 )
@@ -286,7 +296,8 @@ _OPERATORS: Final = {
 
 
 class _Tokens:
-    """A text being read; `in` and `notin` are operators only where an operator must stand."""
+    """Tokens of a label selector's text; `in` and `notin` are operators only where an operator must
+    stand."""
 
     def __init__(self, text: str, field: str) -> None:
         self._text = text
@@ -297,7 +308,7 @@ class _Tokens:
         return self._rest[-1] if self._rest else None
 
     def skip(self, symbol: str) -> bool:
-        """Read `symbol` if that comes next; return whether it did."""
+        """Consume `symbol` if it is the next token; return whether it was."""
         if self.peek() != symbol:
             return False
         self._rest.pop()
@@ -328,7 +339,7 @@ class _Tokens:
         return key
 
     def _value(self) -> str:
-        """The word that comes next, or none: the empty value is a value."""
+        """Return the next word, or an empty text if there is none: the empty value is a value."""
         if self.peek() is None or self.peek() in _SYMBOLS:
             return ""
         return self._rest.pop()
@@ -349,7 +360,7 @@ _FIELDSELECTORS_NAME: Final = re.compile(r"[^,=!\\]+")
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
-    """Field that must, or must not, have one value."""
+    """Term of a field selector: a field must, or must not, have one value."""
 
     field: str
     value: str
@@ -360,7 +371,7 @@ class FieldTerm:
             raise ConfigError("must be a path of a field", field="fieldSelector", value=self.field)
 
     def matches(self, actual: str) -> bool:
-        """Return whether a field with this value meets the requirement."""
+        """Return whether a field with the value `actual` meets the term."""
         return (actual == self.value) is self.equal
 
     def __str__(self) -> str:
@@ -370,22 +381,25 @@ class FieldTerm:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """Terms that must all hold, sorted by their text and unique; no terms select everything."""
+    """Field selector: terms that must all hold, sorted by their text and unique; no terms select
+    everything."""
 
     terms: tuple[FieldTerm, ...] = ()
 
     @classmethod
     def of(cls, terms: Iterable[FieldTerm]) -> FieldSelector:
-        """Return a selector with these terms, sorted and without duplicates."""
+        """Return a field selector with these terms, sorted and without duplicates."""
         return cls(tuple(sorted(set(terms), key=str)))
 
     @classmethod
     def parse(cls, text: str) -> FieldSelector:
-        """Read `spec.nodeName=a,status.phase!=Failed`; `==` is `=`, and empty terms are skipped."""
+        """Parse a field selector such as `spec.nodeName=a,status.phase!=Failed`; `==` is `=`, and
+        empty terms are skipped."""
         return cls.of(_parse_term(term, text) for term in _TERM.findall(text))
 
     def matches(self, fields: Mapping[str, str] | Callable[[str], str]) -> bool:
-        """Whether the object with these fields, or that this function reads, is selected."""
+        """Return whether an object is selected; `fields` has its fields, or returns the value of a
+        field."""
         if isinstance(fields, Mapping):
             return all(term.matches(fields.get(term.field, "")) for term in self.terms)
         return all(term.matches(fields(term.field)) for term in self.terms)
@@ -394,7 +408,7 @@ class FieldSelector:
         return ",".join(str(term) for term in self.terms)
 
 
-# An escaped comma belongs to its term; a lone backslash at the end is left for _VALUE to refuse.
+# An escaped comma belongs to its term; _VALUE refuses a lone backslash at the end.
 _TERM: Final = re.compile(r"(?:[^,\\]|\\.?)+", re.DOTALL)
 _SPLIT: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
 _VALUE: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")

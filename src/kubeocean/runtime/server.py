@@ -1,7 +1,7 @@
 """Server: a web application on one address, plain or with TLS.
 
 `start` returns when the server listens, or raises a ConfigError that names the address and its
-flag. `stop` lets requests in hand finish for a moment. An empty host is every interface, IPv4 and
+flag. `stop` gives running requests a moment to finish. An empty host is every interface, IPv4 and
 IPv6 through one socket where the machine has both.
 """
 
@@ -23,7 +23,7 @@ from kubeocean.runtime.flags import BindAddress
 
 __all__ = ["Server"]
 
-_GRACE_S = 1.0  # answers are small; a client without one by then will retry
+_GRACE_S = 1.0  # answers are small; a client that has none by then will retry
 _HINTS: Final = {
     errno.EADDRINUSE: "; stop the program that listens there, or choose another address",
     errno.EACCES: "; ports below 1024 need privileges",
@@ -31,9 +31,9 @@ _HINTS: Final = {
 
 
 class Server(Lifespan):
-    """`async with Server(app, address) as server: ... server.address` (with the real port).
+    """Web server of an application: `async with Server(app, address) as server`.
 
-    `tls` is the context of a server for HTTPS.
+    `server.address` has the real port. `tls` is the TLS context of an HTTPS server.
     """
 
     def __init__(

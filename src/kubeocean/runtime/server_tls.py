@@ -22,23 +22,23 @@ __all__ = ["CertificateTls", "ServerCertificate", "server_context"]
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """A certificate with its key, and the time for which it is valid."""
+    """Certificate with its key, and the time for which the certificate is valid."""
 
     certificate: bytes
     key: Secret[bytes]
     not_before: datetime
     not_after: datetime
     source: str
-    names: frozenset[str] = frozenset()  # of hosts, and their addresses
+    names: frozenset[str] = frozenset()  # host names and IP addresses
 
     def valid_at(self, time: datetime) -> bool:
         return self.not_before <= time < self.not_after
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, source: str) -> ServerCertificate:
-        """Read a certificate and its key.
+        """Return a server certificate from a certificate and its key in PEM.
 
-        :raises ConfigError: they are not PEM, or do not match.
+        :raises ConfigError: certificate or key are not PEM, or do not match.
         """
         secret = Secret(key)
         problem = certificates_problem(certificate) or key_problem(certificate, secret)
@@ -53,7 +53,7 @@ class ServerCertificate:
 
 
 class CertificateTls:
-    """The TLS context of a listener; its certificate can be replaced."""
+    """TLS context of a listener, whose certificate can be replaced."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
@@ -64,18 +64,18 @@ class CertificateTls:
 
     @property
     def certificate(self) -> ServerCertificate | None:
-        """The certificate in use."""
+        """The certificate in use; None if there is none."""
         return self._certificate
 
     @property
     def ready(self) -> bool:
-        """Whether a handshake could succeed now."""
+        """Whether a TLS handshake could succeed now."""
         certificate = self._certificate
         return certificate is not None and certificate.valid_at(self._clock.now())
 
     def use_certificate(self, certificate: ServerCertificate) -> bool:
-        """Use a certificate from the next connection on; False if it is not valid now and the one
-        in use is.
+        """Use a certificate from the next connection on; return False if this certificate is not
+        valid now and the one in use is.
 
         :raises ConfigError: TLS cannot use the certificate.
         """
@@ -83,13 +83,13 @@ class CertificateTls:
         if used is not None and used.valid_at(now) and not certificate.valid_at(now):
             return False
         if certificate != used:
-            # Kept only afterwards: what TLS cannot use changes nothing.
+            # Kept only afterwards: a certificate that TLS cannot use changes nothing.
             self._current = self._loaded(certificate)
             self._certificate = certificate
         return True
 
     def _loaded(self, certificate: ServerCertificate) -> ssl.SSLContext | None:
-        """Return a context with the certificate.
+        """Return a TLS context with the certificate.
 
         :raises ConfigError: TLS cannot use the certificate.
         """
@@ -111,13 +111,13 @@ class CertificateTls:
 
 
 def server_context() -> ssl.SSLContext:
-    """Return a context for HTTP/1.1 over TLS 1.2 or newer, without a certificate."""
+    """Return a server's TLS context for HTTP/1.1 over TLS 1.2 or newer, without a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     # A resumed session would use a certificate, or a CA, that was replaced since.
     context.options |= ssl.OP_NO_TICKET
-    # The caller of a connection cannot change.
+    # The authenticated caller of a connection cannot change.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     return context

@@ -42,21 +42,21 @@ __all__ = ["SIGNALLED", "Component", "Service", "cancelled_by_signals", "freeze"
 
 _COLLECT_AFTER: Final = 20_000  # new objects
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
-_LAST_S = 2.0  # time for cancelled components; then the process ends without them
+_LAST_S = 2.0  # time for cancelled components; afterwards the process ends without them
 _RESERVE_S = 2.0  # of the deadline, kept for each component that may have to be cancelled
-_LOOK_S = 0.1  # how often we look whether all are ready, until they are
+_LOOK_S = 0.1  # how often readiness is checked, until all components are ready
 
 _log = get_logger(__name__)
 
 
 def freeze() -> None:
-    """Spare the garbage collector the caches that were filled: they are here to stay."""
+    """Exclude all present objects, such as filled caches, from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def relax() -> None:
-    """Let the garbage collector run less often than by default.
+    """Make the garbage collector run less often than by default.
 
     Objects are freed by counting references; searching for cycles after every 700 new objects took
     a tenth of the time of a busy process, and found next to none.
@@ -65,7 +65,7 @@ def relax() -> None:
 
 
 def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
-    """Run `main` in an event loop, uvloop's where installed; return its result."""
+    """Run `main` in an event loop, uvloop's where installed; return the exit code of `main`."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -78,7 +78,7 @@ def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
 
 
 class Service:
-    """Components that start and stop together.
+    """Components of a program that start and stop together.
 
     - `secure_metrics`: serve metrics over HTTPS, to callers that may read them.
     - `drain_s`: how long components continue to work after the service stopped being ready.
@@ -153,10 +153,11 @@ class Service:
         _log.info("Stopped service", service=self.name, code=self._code)
         return self._code
 
-    # Life
+    # Start and run
 
     async def _serve(self, stack: AsyncExitStack) -> dict[str, str]:
-        """Open the pages that have an address; they are there before and after all components."""
+        """Serve the metrics and health pages that have an address; they are served before and after
+        all components run."""
         secure = self._secure_metrics
         apps = {
             "metrics": metrics_app(self.metrics, secure=secure),
@@ -187,8 +188,8 @@ class Service:
                 await self._end_all()
 
     async def _run(self, part: Component) -> None:
-        """Run one component. Its end, for any reason, ends the service in order: nothing is raised
-        here that would make the task group cancel the others all at once."""
+        """Run one component. Its end, for any reason, stops the service in order: nothing is raised
+        here that would make the task group cancel all other components at once."""
         try:
             await part.run()
         except asyncio.CancelledError:
@@ -323,8 +324,12 @@ _NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def cancelled_by_signals(received: list[int]) -> Iterator[None]:
-    """Let signals cancel this task and record them. The kernel does not deliver default signals
-    to the first process of a container."""
+    """Make SIGTERM and SIGINT cancel the current task within the block, and append them to
+    `received`.
+
+    Without a handler, the kernel does not deliver these signals to the first process of a
+    container.
+    """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 

@@ -7,7 +7,8 @@ such a connection after 75 seconds, as in the clients of Kubernetes.
 Keep-alive does not apply while sent data is unacknowledged. For requests, whose data is small,
 `TCP_USER_TIMEOUT` limits that wait to the same time. Linux applies that limit also to a peer that
 answers probes but does not read, such as a container that is slow to read its standard input, so
-tunnels do not set the limit: they wait for as long as the kernel retransmits, about 15 minutes.
+tunnels do not set the limit: a tunnel waits for as long as the kernel retransmits, about 15
+minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["KeepAlive", "connect", "request_socket", "tunnel_socket"]
 
 AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[str | int, ...]]  # of getaddrinfo
 
-_NEXT_ADDRESS_S: Final = 0.25  # RFC 8305: delay before the next address is tried beside the first
+_NEXT_ADDRESS_S: Final = 0.25  # RFC 8305: delay before the next address is tried in parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class KeepAlive:
 
     @property
     def total_s(self) -> int:
-        """Time after which a vanished peer is noticed."""
+        """Return the seconds after which a vanished peer is noticed."""
         return self.idle_s + self.interval_s * self.probes
 
 
@@ -66,7 +67,7 @@ def tunnel_socket(address: AddressInfo) -> socket.socket:
 
 
 async def connect(host: str, port: int) -> socket.socket:
-    """Connect to the address of `host` that accepts first; addresses are tried side by side.
+    """Connect to the address of `host` that accepts first; addresses are tried in parallel.
 
     :raises OSError: the name cannot be resolved, or no address accepts.
     """

@@ -1,4 +1,4 @@
-"""Token reviews: the API server's answer to whom a bearer token belongs."""
+"""Token reviews: the API server's answer to which user a bearer token belongs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _REVIEWS: Final = f"/apis/{_VERSION}/tokenreviews"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated user, as Kubernetes describes one; `by` is how it was authenticated."""
+    """User that was authenticated by a token or certificate; `by` is the method of
+    authentication."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -27,7 +28,7 @@ class Caller:
     by: str = "certificate"
 
     def subject(self) -> Json:
-        """Return the fields of a SubjectAccessReview's spec that describe the user."""
+        """Return the fields of a SubjectAccessReview's spec that describe the caller."""
         return {
             "user": self.user,
             "groups": list(self.groups),
@@ -37,7 +38,8 @@ class Caller:
 
 
 def bearer_token(authorization: str) -> str:
-    """Return the token of an Authorization header; "" if there is none of a usable length."""
+    """Return the token of an Authorization header; "" if the header has no token of a usable
+    length."""
     scheme, _, token = authorization.partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and len(token) <= MAX_TOKEN else ""
@@ -49,7 +51,7 @@ async def review_token(client: Client, token: str) -> Caller | None:
     :raises ApiError: the review failed.
     """
     body: Json = {"apiVersion": _VERSION, "kind": "TokenReview", "spec": {"token": token}}
-    # A review changes nothing in the cluster, so a lost answer is asked for again.
+    # A review changes nothing in the cluster, so the request is repeated if its answer was lost.
     answer = await client.request_json("POST", _REVIEWS, body=body, idempotent=True)
     status = answer.get("status") or {}
     user = status.get("user") or {}

@@ -3,10 +3,10 @@
     with span("reconcile", controller="pods", key=key) as current:
         current.set(outcome="done")
 
-Off unless an OTLP endpoint is given, by setting or by `OTEL_EXPORTER_OTLP_ENDPOINT`. Without one,
-OpenTelemetry is not imported and a span is one look into a dict. With one, spans are sent in
-batches by a thread of the SDK (the extra `tracing`), attributes and errors are redacted as in logs,
-and every log line inside a span has its `trace_id`.
+Off unless an OTLP endpoint is given, by setting or by `OTEL_EXPORTER_OTLP_ENDPOINT`. Without an
+endpoint, OpenTelemetry is not imported and a span costs one look-up in a dict. With an endpoint,
+spans are sent in batches by a thread of the SDK (the extra `tracing`), attributes and errors are
+redacted as in logs, and every log line inside a span has its `trace_id`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PATH: Final = "/v1/traces"
-_FLUSH_MS: Final = 5000  # a collector that does not answer must not hold up the end
+_FLUSH_MS: Final = 5000  # a collector that does not answer must not delay the end of the process
 
 _Attribute: TypeAlias = str | bool | int | float
 
 
 class Span(Protocol):
-    """A piece of work that is being measured."""
+    """Span of a trace: a piece of work that is being measured."""
 
     def set(self, **attributes: object) -> None:
         """Add attributes to the span."""
@@ -54,8 +54,8 @@ def configure(
     endpoint: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Callable[[], None]:
-    """Send spans to `endpoint` or to the environment's target; return the function that flushes
-    them.
+    """Send spans to `endpoint` or to the environment's target; return the function that flushes the
+    spans.
 
     That function may take some seconds and belongs in a thread. Without an endpoint, or with a
     tracer provider of the program, nothing happens.
@@ -108,7 +108,8 @@ def tracer(name: str) -> Tracer:
 
 
 def span(name: str, /, **attributes: object) -> AbstractContextManager[Span]:
-    """Measure the block; an exception that leaves the block marks the span as failed."""
+    """Return a span that measures its block; an exception that leaves the block marks the span as
+    failed."""
     return _recorded(name, attributes) if enabled() else _OFF
 
 
@@ -124,7 +125,7 @@ def trace_headers() -> dict[str, str]:
 
 
 class _Off:
-    """The span of a program that does not trace: one for all."""
+    """Span of a program that does not trace; one instance serves all spans."""
 
     def __enter__(self) -> Span:
         return self
@@ -135,7 +136,7 @@ class _Off:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave."""
+        """End the block without recording a span."""
 
     def set(self, **attributes: object) -> None:
         """Drop the attributes: no span is recorded."""
@@ -180,7 +181,8 @@ def _fail(recorded: OtelSpan, error: Exception) -> None:
 
 
 def _plain(attributes: Mapping[str, object]) -> dict[str, _Attribute]:
-    """Attributes as OpenTelemetry takes them: redacted, and text where they are not simple."""
+    """Return attributes as OpenTelemetry accepts them: redacted, and as text unless they are simple
+    values."""
     plain: dict[str, _Attribute] = {}
     for name, value in attributes.items():
         shown = redact(value, name=name)
@@ -190,7 +192,7 @@ def _plain(attributes: Mapping[str, object]) -> dict[str, _Attribute]:
 
 
 def _target(endpoint: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the source of the setting and the URL of the span target, empty if unset."""
+    """Return the name of the setting and the URL to which spans are sent, both empty if unset."""
     # The names and their meaning are OpenTelemetry's: an endpoint for traces is used unchanged.
     off = (environ.get("OTEL_SDK_DISABLED"), environ.get("OTEL_TRACES_EXPORTER"))
     choices = [("tracing endpoint", _with_path(endpoint))]

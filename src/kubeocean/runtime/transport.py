@@ -4,10 +4,10 @@
 transport knows nothing of objects, and raises `Unreachable` and nothing else; every HTTP status is
 an answer.
 
-Credentials may change at any time. A new token is used from the next request on. A new
-certificate gets new connections, while watches that run on the old ones end when the server ends
-them. A new server, or a new CA or name of the server, cuts the old connections at once and
-begins a new `generation`. So a change never drops a watch more than once.
+Credentials may change at any time. A new token is used from the next request on. A new certificate
+gets new connections, while watches on the old connections run until the server ends them. A new
+server, or a new CA or name of the server, closes the old connections at once and begins a new
+`generation`. So a change never drops a watch more than once.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ __all__ = ["HttpTransport", "Request", "Response", "Stream", "Transport"]
 
 USER_AGENT: Final = f"kubeocean/{__version__}"
 CONNECT_S: Final = 10.0
-# A watch's answer starts at once; a server that does not send even a head is stopped or gone.
+# A watch's answer starts at once; a server that does not even send the head is stopped or
+# unreachable.
 STREAM_HEAD_S: Final = 15.0
 UNARY_CONNECTIONS: Final = 64
-# A handshake costs as much as many requests. API servers drop an idle connection after 90 s, some
-# that balance load in front of them after 60 s.
+# A TLS handshake costs as much as many requests. API servers close an idle connection after 90 s,
+# some load balancers after 60 s.
 KEEP_S: Final = 55.0
-# Large, because pausing and resuming a connection costs more than a small buffer saves;
-# a full one is decoded in some milliseconds.
+# Large, because pausing and resuming a connection costs more than a small buffer saves; a full
+# buffer is decoded in some milliseconds.
 STREAM_BUFFER: Final = 1 << 20
 LARGE: Final = 1 << 19
 _log: Final = get_logger(__name__)
@@ -68,23 +69,23 @@ class Request:
 
     @property
     def writes(self) -> bool:
-        """Whether this may change something in the cluster."""
+        """Whether the request may change an object in the cluster."""
         return self.method not in ("GET", "HEAD", "OPTIONS")
 
     @property
     def watches(self) -> bool:
-        """Whether the answer is a stream of events."""
+        """Whether the answer to the request is a stream of watch events."""
         return self.method == "GET" and ("watch", "true") in self.query
 
     @property
     def target(self) -> str:
-        """Path and query as they stand in the request line."""
+        """Path and query of the request, as in the request line."""
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
 
 @dataclass(slots=True, frozen=True)
 class Response:
-    """A whole answer."""
+    """Complete answer to a request: status, headers and body."""
 
     status: int
     headers: Mapping[str, str]
@@ -92,7 +93,7 @@ class Response:
 
 
 class Stream(Protocol):
-    """An answer that arrives in pieces."""
+    """Answer to a request that is read in pieces."""
 
     @property
     def status(self) -> int: ...
@@ -101,40 +102,41 @@ class Stream(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
     async def read(self) -> bytes:
-        """The next bytes, of any number; empty at the end.
+        """Return the next bytes, of any number; empty at the end.
 
         :raises Unreachable: the connection broke.
         """
 
 
 class Transport(Protocol):
-    """A way to one API server."""
+    """Interface for requests to one API server."""
 
     @property
     def generation(self) -> int:
-        """Grows when requests begin to go to another server: no version from before holds there."""
+        """Number that grows when requests begin to go to another server: resourceVersions from
+        before are void then."""
 
     async def send(self, request: Request) -> Response:
         """Send one request and return its answer.
 
-        :raises Unreachable: there was none.
+        :raises Unreachable: the server did not answer.
         """
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
         """Send a request and stream its answer; leaving the context closes the stream."""
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
-        """Switch protocols: bytes both ways after the server's 101.
+        """Switch protocols: bytes in both directions after the server's 101.
 
         :raises ApiError: the server answered with anything else.
         """
 
     async def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
 
 
 class HttpTransport:
-    """HTTP/1.1 over TLS with a pool of connections.
+    """Transport with HTTP/1.1, usually over TLS, and a pool of connections.
 
     Answers of more than `largest` bytes are refused as `Unreachable`, so that no foreign server can
     fill the memory of this process.
@@ -158,7 +160,8 @@ class HttpTransport:
         used = link.access
         response = await link.send(request)
         if response.status == 401 and await self._has_newer(used):
-            # A 401 is answered before anything is done, so that repeating is safe for any verb.
+            # A server answers 401 before it executes the request, so repeating is safe for any
+            # verb.
             response = await (await self._current(request)).send(request)
         return response
 
@@ -177,7 +180,7 @@ class HttpTransport:
     async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
         link = await self._current(request)
         used = link.access
-        # A stack, so that exceptions of the block are not taken for the server's answer.
+        # A stack, so that exceptions of the block are not handled as the server's.
         async with AsyncExitStack() as stack:
             try:
                 tunnel = await stack.enter_async_context(link.upgrade(request, protocol))
@@ -193,7 +196,7 @@ class HttpTransport:
         links = [*self._old, *([self._link] if self._link else [])]
         self._link = None
         self._old.clear()
-        # A stack: cancellation at one still closes the others.
+        # A stack: a cancellation while one link is closed still closes the others.
         async with AsyncExitStack() as stack:
             for link in links:
                 stack.push_async_callback(link.cut)
@@ -209,7 +212,7 @@ class HttpTransport:
         link = self._link
         if link is not None and link.access is access:
             return link
-        # No await between here and the assignment: two requests must not both make a link.
+        # No await between this line and the assignment: two requests must not both create a link.
         if link is not None and link.reaches(access):
             link.speak_as(access)
             return link
@@ -217,15 +220,17 @@ class HttpTransport:
         if link is None:
             return self._link
         await self._retire(link, access)
-        return await self._current(request)  # much may have happened while the old one was closed
+        return await self._current(request)  # the access may have changed meanwhile
 
     async def _renew_credentials(self, request: Request) -> None:
-        """Start a refresh that is due; wait for its end only if requests must not precede that."""
+        """Start a refresh of the credentials if one is due; wait for its end only if requests must
+        wait."""
         if self._clock.monotonic() < self._refresh_at or self._closed:
             return
         task = self._refreshing
         if task is None or task.done():
-            # One task for all requests, so that a request that gives up does not end the refresh.
+            # One task for all requests, so that the cancellation of a request does not end the
+            # refresh.
             task = self._refreshing = asyncio.create_task(self._refresh())
         if not self._source.refresh_first:
             return
@@ -247,7 +252,8 @@ class HttpTransport:
         self._refresh_at = self._clock.monotonic() + self._source.interval_s
 
     async def _has_newer(self, rejected: Access) -> bool:
-        """Whether there are other credentials than the rejected ones, found now or by another."""
+        """Return whether there are other credentials than the rejected ones, after a refresh if
+        necessary."""
         if self._source.current() is rejected:
             await self._source.refresh(rejected=True)
         return self._source.current() is not rejected
@@ -263,12 +269,12 @@ class HttpTransport:
 
 
 def _whereabouts(access: Access) -> tuple[object, ...]:
-    """Return server and trust of an access: the part that decides which connection is used."""
+    """Return server and trust of an access; if they change, old connections are closed."""
     return access.server, access.ca, access.insecure, access.tls_server_name
 
 
 class _Link:
-    """Connections made with one set of addresses and certificates."""
+    """Connections to one server with one client certificate and trust."""
 
     def __init__(self, access: Access, largest: int | None = None) -> None:
         self.speak_as(access)
@@ -285,13 +291,12 @@ class _Link:
         self._streams = self._session(0)
 
     def speak_as(self, access: Access) -> None:
-        """Use these credentials from the next request on."""
+        """Use the token or password of `access` from the next request on."""
         self.access = access
         self._identity = (("User-Agent", USER_AGENT), *access.headers())
 
     def reaches(self, access: Access) -> bool:
-        """Return whether these connections also serve that access, which differs in headers
-        only."""
+        """Return whether these connections also serve `access`: it differs in headers only."""
         return (
             replace(
                 access,
@@ -472,5 +477,6 @@ class _HttpStream:
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    """A large body in pieces: aiohttp writes bytes in one go, which would stall the event loop."""
+    """Return a large body as a file: aiohttp writes bytes in one go, which would stall the event
+    loop."""
     return io.BytesIO(body) if body is not None and len(body) > LARGE else body

@@ -57,7 +57,7 @@ class CountedTransport:
         self._received = bytes_total.labels(cluster, "received")
         self._server = ""
         self._host = ""
-        self._children: dict[tuple[str, str], Counter] = {}  # of the server of now
+        self._children: dict[tuple[str, str], Counter] = {}  # series of the present server
 
     @property
     def generation(self) -> int:
@@ -105,7 +105,7 @@ class CountedTransport:
 
     def _move(self, server: str) -> None:
         for code, method in self._children:
-            with suppress(KeyError):  # another transport to that server was quicker
+            with suppress(KeyError):  # another transport to that server has removed the series
                 self._total.remove(code, self._host, method)
         self._children.clear()
         self._server, self._host = server, urlsplit(server).netloc
@@ -127,7 +127,8 @@ class _CountedStream:
 
 
 class Fenced(ApiError):
-    """The request was not sent, because this process may no longer write. Not retried."""
+    """Raised for a write that was not sent, because this process may no longer write. Not
+    retried."""
 
 
 class FencedTransport:
@@ -151,7 +152,7 @@ class FencedTransport:
         return self._inner.stream(request)
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
-        # A tunnel can do anything at its other end, whatever the method of its request.
+        # A tunnel may change anything at its other end, whatever the method of its request.
         self._pass(request, always=True)
         return self._inner.upgrade(request, protocol)
 

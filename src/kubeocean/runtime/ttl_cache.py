@@ -1,4 +1,4 @@
-"""A cache of bounded size with entries that expire."""
+"""Cache of bounded size with entries that expire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Values by key, each with its own time to live; the oldest are dropped at `limit`."""
+    """Cache of values by key, each with its own time to live; the oldest are dropped at `limit`."""
 
     def __init__(self, limit: int, *, clock: Clock) -> None:
         self._limit = limit
@@ -26,7 +26,7 @@ class TtlCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """The value, unless it has expired."""
+        """Return the value of a key; None if it is missing or has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None

@@ -34,26 +34,27 @@ _FILL: Final = 64 * 1024
 
 
 class Pipe(Protocol):
-    """Bytes both ways. One task reads, one writes."""
+    """Connection with bytes in both directions. One task reads, one writes."""
 
     async def read(self, most: int) -> bytes:
-        """Return data that has arrived, at most `size` bytes; empty at the end."""
+        """Return data that has arrived, at most `most` bytes; empty at the end."""
 
     async def write(self, data: bytes) -> None:
-        """Send data; return when the kernel has taken all of it, which waits for a slow reader."""
+        """Send data; return when the kernel has accepted all of it, which waits for a slow
+        reader."""
 
     def write_eof(self) -> None:
-        """Signal the end of the outgoing stream, where the protocol can."""
+        """Signal the end of the outgoing stream, if the protocol supports that."""
 
     def cut(self) -> None:
-        """Break the connection, also for tasks that use it."""
+        """Break the connection, also for tasks that still use it."""
 
     def close(self) -> None:
         """Close the connection, which no task may use any more."""
 
 
 class SocketPipe:
-    """A connected socket."""
+    """`Pipe` over a connected socket."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -68,7 +69,8 @@ class SocketPipe:
         self._socket.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
-        # Not closed: the event loop may wait for this socket, and another may get its number.
+        # Not closed: the event loop may wait for this socket, and another socket may get its
+        # number.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -77,7 +79,7 @@ class SocketPipe:
 
 
 class TlsPipe:
-    """TLS over another pipe."""
+    """`Pipe` with TLS over another pipe."""
 
     def __init__(self, under: Pipe, context: ssl.SSLContext, server_name: str | None) -> None:
         self._under = under
@@ -91,7 +93,7 @@ class TlsPipe:
     async def handshake(self) -> None:
         """Perform the TLS handshake.
 
-        :raises OSError: they are not, or do not think that we are.
+        :raises OSError: the server or this client was not authenticated, or the connection broke.
         """
         while True:
             try:
@@ -101,7 +103,7 @@ class TlsPipe:
                 await self._fill()
             except ssl.SSLError:
                 with suppress(OSError):
-                    await self._flush()  # so that they hear why
+                    await self._flush()  # so that the server gets the TLS alert
                 raise
             else:
                 await self._flush()
@@ -112,13 +114,14 @@ class TlsPipe:
             try:
                 return self._take(most)
             except ssl.SSLWantReadError:
-                # A TLS message such as a new key; a pipe that cannot send can still read.
+                # The answer to a TLS message, such as a key update; a pipe that cannot send can
+                # still read.
                 with suppress(OSError):
                     await self._flush()
                 await self._fill()
 
     def _take(self, most: int) -> bytes:
-        """As many records as are there, up to so many bytes."""
+        """Return the decrypted data that has arrived, at most `most` bytes."""
         taken = bytearray()
         try:
             while len(taken) < most and (more := self._tls.read(most - len(taken))):
@@ -137,7 +140,7 @@ class TlsPipe:
         await self._flush()
 
     def write_eof(self) -> None:
-        """TLS has no half that could be closed."""
+        """Do nothing: TLS cannot close one direction."""
 
     def cut(self) -> None:
         self._under.cut()
@@ -153,7 +156,7 @@ class TlsPipe:
             self._incoming.write_eof()
 
     async def _flush(self) -> None:
-        # Records must leave in the order in which they were made.
+        # TLS records must be sent in the order in which they were created.
         async with self._sending:
             while data := self._outgoing.read():
                 await self._under.write(data)
@@ -162,14 +165,14 @@ class TlsPipe:
 HEAD_LIMIT: Final = 64 * 1024
 BODY_LIMIT: Final = 64 * 1024
 HANDSHAKE_S: Final = 30.0
-# The refusal itself is known by then; its text is worth no more.
+# The refusal itself is known by then; its text is not worth a longer wait.
 BODY_S: Final = 5.0
 _END: Final = b"\r\n\r\n"
-_DIGITS: Final = 16  # more bytes than any machine has
+_DIGITS: Final = 16  # digits of a number of bytes; more than any machine has
 
 
 class Tunnel:
-    """An upgraded connection."""
+    """Upgraded connection, with bytes in both directions."""
 
     def __init__(self, line: Line, headers: Mapping[str, str]) -> None:
         self.headers = headers
@@ -192,7 +195,7 @@ class Tunnel:
     async def write(self, data: bytes) -> None:
         """Send data, waiting while the peer is slower.
 
-        Data that has already arrived can still be read after this has failed.
+        Data that has already arrived can still be read after a failed write.
 
         :raises Unreachable: the connection broke.
         """
@@ -202,18 +205,18 @@ class Tunnel:
             raise _lost(error) from error
 
     def write_eof(self) -> None:
-        """Send the end of the outgoing stream, where the protocol has one: TLS has none."""
+        """Send the end of the outgoing stream, if the protocol supports that: TLS does not."""
         with suppress(OSError):  # the peer has disconnected
             self._line.pipe.write_eof()
 
     def abort(self) -> None:
-        """Break the connection, also for tasks that use it."""
+        """Break the connection, also for tasks that still use it."""
         self._aborted = True
         self._line.pipe.cut()
 
 
 class Line:
-    """A pipe that is read up to a delimiter first, and later in pieces of any size."""
+    """Reader of a pipe: first up to a delimiter, later in pieces of any size."""
 
     def __init__(self, pipe: Pipe) -> None:
         self.pipe = pipe
@@ -226,8 +229,8 @@ class Line:
         return taken
 
     async def read_until(self, end: bytes, limit: int) -> bytes | None:
-        """Read up to and including `end`; the partial data at the end of the stream; None if too
-        long."""
+        """Read up to and including `end`. Returns the partial data at the end of the stream; None
+        if more than `limit` bytes come before `end`."""
         while (at := self._held.find(end)) < 0:
             if len(self._held) > limit:
                 return None
@@ -257,7 +260,8 @@ async def open_tunnel(
     proxy_url: str | None,
     timeout_s: float = HANDSHAKE_S,
 ) -> AsyncIterator[Tunnel]:
-    """Ask for `protocol` and yield the tunnel once the server agreed, within the time.
+    """Request an upgrade to `protocol` and yield the tunnel once the server has agreed, within
+    `timeout_s`.
 
     :raises ApiError: the server answered with anything but 101, or was not reached.
     """
@@ -288,7 +292,7 @@ async def _connect(
     proxy_url: str | None,
     stack: AsyncExitStack,
 ) -> Line:
-    """A connection to the server, which the stack gives back."""
+    """Return a connection to the server, which the stack closes."""
     host, port = server.host or "", server.port or 443
     if proxy_url is None:
         pipe: Pipe = SocketPipe(await connect(host, port))
@@ -307,7 +311,7 @@ async def _secured(pipe: Pipe, tls: ssl.SSLContext, name: str) -> Pipe:
 
 
 async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> Pipe:
-    """A connection through an HTTP proxy."""
+    """Return a connection to a host through an HTTP proxy, which the stack closes."""
     pipe: Pipe = SocketPipe(await connect(proxy.host or "", proxy.port or 80))
     stack.callback(pipe.close)
     if proxy.scheme == "https":
@@ -317,7 +321,7 @@ async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> P
 
 
 async def _pass_through(proxy: URL, line: Line, host: str, port: int) -> None:
-    """Let the proxy connect; after its answer all bytes go to the server."""
+    """Send CONNECT to the proxy; after its answer all bytes go to the server."""
     lines = [f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}"]
     if proxy.user is not None:
         pair = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
@@ -374,7 +378,7 @@ async def _read_head(line: Line, doing: str) -> tuple[int, dict[str, str]]:
 
 
 async def _read_body(line: Line, headers: Mapping[str, str]) -> bytes:
-    """Read enough of an error answer for a description."""
+    """Return the start of the body of an error answer, enough for a description."""
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = None if chunked else _number(headers.get("content-length", ""))
     size = BODY_LIMIT if length is None else min(length, BODY_LIMIT)
@@ -392,7 +396,7 @@ async def _read_body(line: Line, headers: Mapping[str, str]) -> bytes:
 
 
 def _joined(chunks: bytes) -> bytes:
-    """Return the content of an HTTP body in chunks, up to the first broken chunk."""
+    """Return the content of an HTTP body with chunked encoding, up to the first broken chunk."""
     content = b""
     while chunks:
         size, _, rest = chunks.partition(b"\r\n")

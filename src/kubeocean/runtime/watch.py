@@ -1,16 +1,16 @@
-"""Watch: a list that stays true.
+"""Watch: a list of objects that is kept up to date.
 
-`follow` gives an endless account of a set of objects: `Restarted` (a new listing begins), `Changed`
-(objects and their fate, many at a time), `Listed` (the listing is whole: other objects are
-gone), then more `Changed` for ever. A watch survives everything that an API server does:
+`follow` yields without end: `Restarted` (a new list begins), `Changed` (objects that were added,
+modified or deleted, many at a time), `Listed` (the list is complete: objects that it did not
+contain are deleted), then more `Changed`. A watch survives everything that an API server does:
 
-- A watch lists by a streaming watch where the server has that, else in pages. A streaming list that
-  does not end, or fails twice, is counted, and a list in pages takes its place that time.
+- A watch lists by a streaming watch if the server supports that, else in pages. A streaming list
+  that does not end, or fails twice, is counted, and replaced by a list in pages that time.
 - A watch resumes after the last version seen, which bookmarks keep fresh, and lists again on 410.
 - Events that were seen already are dropped: a stream that repeats or rewinds changes nothing.
 - `relist` makes a watch list again, whatever is under way.
-- It cannot go silent: a server that says nothing for `SILENCE_S`, not even the bookmark that is due
-  every minute, is taken for dead, counted, and asked again on a new connection.
+- It cannot go silent: a server that sends nothing for `SILENCE_S`, not even the bookmark that is
+  due every minute, is taken for dead, counted, and asked again on a new connection.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ from kubeocean.runtime.transport import Stream
 
 __all__ = ["Changed", "Fate", "Listed", "Restarted", "Scope", "Watch"]
 
-# A bookmark is due every 60 s. With the reconnect this stays below the 70 s that we promise.
+# A bookmark is due every 60 s. With the reconnect this stays below the promised 70 s.
 SILENCE_S: Final = 65.0
-# The server ends each watch after a time between these two, so that they do not all come back at
+# The server ends each watch after a time between these two, so that not all watches reconnect at
 # once. Servers choose the same by default (--min-request-timeout, and up to twice that). Not
-# sooner: a dead watch is known by its silence, and dozens of them add up.
+# sooner: a dead watch is known by its silence, and reconnects of dozens of watches add up.
 SHORTEST_S: Final = 1_800
 LONGEST_S: Final = 3_600
 BACKOFF_S: Final = (0.2, 5.0)
-# A page that announces maintenance may ask for a day, and the maintenance may end in a minute.
+# A maintenance page may ask for a day with Retry-After, and the maintenance may end in a minute.
 LONGEST_WAIT_S: Final = 30.0
-# How long the end of a streaming list may take after its last object, and how often one may fail,
-# before everything is listed in pages.
+# How long the end of a streaming list may take after its last object, and how often a streaming
+# list may fail, before objects are listed in pages.
 LISTING_S: Final = 30.0
 LONGEST_LISTING_S: Final = 300.0  # objects that are created meanwhile come as ADDED, too
 LISTING_FAILURES: Final = 2
 REFUSAL_BYTES: Final = 1 << 16
-# Why a stream begins anew
+# Reasons why a stream starts again
 _REASONS: Final = ("ended", "gone", "silent", "failed", "endless", "relisted")
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
@@ -78,7 +78,7 @@ Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True)
 class Scope(Generic[ObjectT]):
-    """Selection of objects at the server, and the part of them that is kept."""
+    """Objects that a watch selects at the server, and the part of them that is kept."""
 
     resource: Resource[ObjectT]
     namespace: str = ""
@@ -89,18 +89,19 @@ class Scope(Generic[ObjectT]):
 
     @property
     def path(self) -> str:
-        """The URL path of the collection."""
+        """URL path of the collection of objects."""
         return self.resource.path(self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A new listing begins; nothing that was known is void yet."""
+    """Message of a watch: a new list begins; objects that are known stay valid until the list is
+    complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[ObjectT]):
-    """Events in order, up to resourceVersion `version`."""
+    """Message of a watch: events in order, up to resourceVersion `version`."""
 
     events: list[tuple[Fate, ObjectT]]
     version: str
@@ -108,21 +109,21 @@ class Changed(Generic[ObjectT]):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The listing is whole as of `version`."""
+    """Message of a watch: the list is complete as of resourceVersion `version`."""
 
     version: str
 
 
 class _Silence(Exception):
-    """The server sent nothing for too long."""
+    """Raised when the server sent nothing for too long."""
 
 
 class _Endless(Exception):
-    """The server sent no bookmark at the end of a streaming list."""
+    """Raised when the server sent no bookmark at the end of a streaming list."""
 
 
 class _Relist(Exception):
-    """Everything shall be listed again."""
+    """Raised when `relist` was called: all objects are listed again."""
 
 
 class Watch(Generic[ObjectT]):
@@ -146,19 +147,19 @@ class Watch(Generic[ObjectT]):
         self._page = page
         self._streaming = streaming
         self._version = ""
-        self._number = 0  # the same as a number, to compare with
+        self._number = 0  # the version as a number, for comparisons
         self._listed = False
-        self._generation = 0  # of the server that our version comes from
+        self._generation = 0  # of the server that issued the version
         self._failures = 0
-        self._stream_failures = 0  # of streaming lists, in a row
-        self._relisting = False  # requested, and not begun yet
-        self._reading: asyncio.Timeout | None = None  # of the read under way
+        self._stream_failures = 0  # failed streaming lists in a row
+        self._relisting = False  # requested, and not started yet
+        self._reading: asyncio.Timeout | None = None  # timeout of the read under way
         resource = str(scope.resource)
         self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
         self._log = get_logger("watch").bind(cluster=client.cluster, resource=resource)
 
     def relist(self) -> None:
-        """List everything again; a stream or a list that is under way is given up."""
+        """List all objects again; a stream or a list that is under way is aborted."""
         if self._relisting:
             return
         self._relisting = True
@@ -166,7 +167,7 @@ class Watch(Generic[ObjectT]):
             self._reading.reschedule(asyncio.get_running_loop().time())
 
     async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
-        """Yield the account, which ends only by `aclose`."""
+        """Yield lists and changes of the selected objects; ends only by `aclose`."""
         while True:
             try:
                 if not self._listed or self._relisting or self._moved():
@@ -196,7 +197,7 @@ class Watch(Generic[ObjectT]):
                 await self._again("failed", error)
 
     def _note_listing(self) -> None:
-        """Count a streaming list that ended before the listing was whole."""
+        """Count a streaming list that ended before it was complete."""
         if not self._listed:
             self._stream_failures += 1
 
@@ -225,7 +226,7 @@ class Watch(Generic[ObjectT]):
         ) as pages:
             async for part in pages:
                 if part.begins and version:
-                    yield Restarted()  # the server forgot where we were
+                    yield Restarted()  # the continue token has expired
                 if self._relisting:
                     raise _Relist
                 version = part.version
@@ -277,14 +278,15 @@ class Watch(Generic[ObjectT]):
                 if initial and delivered and not self._listed:
                     raise _Endless(f"a listing has no end: {error}") from None
                 # No data, not even a bookmark: the server may wait for a version in the far future,
-                # as one does that was restored from a backup.
+                # as a server restored from a backup does.
                 self._listed = self._listed and delivered
                 raise
             if not delivered:
                 raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
 
     def _check_listing(self, began_at: float, added_at: float) -> None:
-        """Give up a streaming list that has had the time to end; objects come as ADDED only."""
+        """Abort a streaming list that has had the time to end; during a list objects come as ADDED
+        only."""
         now = self._clock.monotonic()
         if now - added_at >= LISTING_S or now - began_at >= LONGEST_LISTING_S:
             raise _Endless(f"a listing has no end after {now - began_at:.0f} s")
@@ -301,22 +303,24 @@ class Watch(Generic[ObjectT]):
                 while len(body) < REFUSAL_BYTES and (more := await stream.read()):
                     body += more
         except TimeoutError:
-            pass  # the number is known; the words were not worth a longer wait
+            pass  # the status code is known; its text is not worth a longer wait
         after = stream.headers.get("Retry-After", "")
         error = api_error(
             stream.status, body, doing=f"watch {self._scope.resource}", retry_after=after
         )
         if initial and isinstance(error, Invalid | BadRequest):
-            # The server does not support streaming lists, and is not asked for one again.
+            # The server does not support streaming lists: the next lists are in pages.
             self._streaming = False
             return
         if isinstance(error, ServerTimeout):
-            # The server has not reached our version: another server, or one restored from a backup.
+            # The server has not reached the version yet: another server, or one restored from a
+            # backup.
             self._listed = False
         raise error
 
     async def _lines(self, stream: Stream) -> AsyncGenerator[bytes, None]:
-        """Whole lines, as many as there are at a time, of any length."""
+        """Yield blocks of whole lines of a stream, all that have arrived at a time, of any
+        length."""
         parts: list[bytes] = []
         while True:
             silence_s = self._silence_s if self._listed else min(self._silence_s, LISTING_S)
@@ -335,7 +339,7 @@ class Watch(Generic[ObjectT]):
                 return
             self._counts.heard_at = self._clock.monotonic()
             if not parts and chunk[-1:] == b"\n":
-                yield chunk  # as a rule: a server sends whole lines
+                yield chunk  # the usual case: a server sends whole lines
                 continue
             head, newline, tail = chunk.rpartition(b"\n")
             if not newline:
@@ -345,14 +349,15 @@ class Watch(Generic[ObjectT]):
             parts = [tail] if tail else []
 
     def _read(self, block: bytes, *, initial: bool) -> list[Changed[ObjectT] | Listed]:
-        """Return the events of these lines. No await here: a block is taken whole or not at all."""
+        """Return the messages for a block of lines. No await here: a block is processed whole or
+        not at all."""
         news: list[Changed[ObjectT] | Listed] = []
         events: list[tuple[Fate, ObjectT]] = []
         listing, before = initial, self._version
         for event in self._decode(block):
             obj = event.object
             if event.type == "ERROR":
-                # The events of this block are not delivered, so they have to come again.
+                # The events of this block are not delivered, so the server must send them again.
                 self._begin_at(before)
                 self._listed = self._listed and not listing
                 raise api_error(0, obj.raw, doing=f"watch {self._scope.resource}")
@@ -369,14 +374,14 @@ class Watch(Generic[ObjectT]):
         if events or not news:
             news.append(Changed(events, self._version))
         if not listing:
-            # Not for a listing: one that breaks off, or is void at once, must not be hurried.
+            # Not during a list: a list that breaks off, or expires at once, must keep its backoff.
             self._failures = 0
         return news
 
     def _decode(self, block: bytes) -> list[WatchEvent[ObjectT]]:
         if not self._scope.keep_raw:
             try:
-                # The quick way takes all lines at once and fits all but errors.
+                # The fast way decodes all lines at once and fits all events but errors.
                 events = event_decoder(self._scope.resource.type).decode_lines(block)
                 if not any(event.type == "ERROR" for event in events):
                     return events
@@ -401,13 +406,13 @@ class Watch(Generic[ObjectT]):
         return WatchEvent(event.type, obj)
 
     def _advance(self, version: str) -> bool:
-        """Advance to this version, unless ours is newer: versions of one resource only grow.
+        """Advance to this resourceVersion; return False if it is not newer than the present one.
 
-        One that does not grow is a repetition.
+        Versions of one resource only grow: a version that does not grow is a repetition.
         """
         try:
             number = int(version)
-        except ValueError:  # a server that numbers in its own way; we cannot judge
+        except ValueError:  # a server with another numbering; versions cannot be compared
             number = self._number + 1
         if number <= self._number:
             return False
@@ -442,7 +447,7 @@ def _adds(news: Changed[ObjectT]) -> bool:
 
 
 class _Marker(Object, frozen=True, gc=False):
-    """Any document with metadata."""
+    """Object of any kind with its metadata only, such as a bookmark."""
 
 
 class _Counts:

@@ -1,11 +1,11 @@
-"""Work queue: which key next.
+"""Work queue: decides which key is reconciled next.
 
 - Fair: keys of one priority are handed out in the order in which they were added.
 - Stingy: a key that is added many times before being handed out is handed out once.
 - Exclusive: a key that is handed out is not handed out again before `done`; a key that was added in
   between then waits again, once.
 - Prompt: of several delays for one key the shortest counts, and an immediate `add` ends a delay. So
-  a delay is a promise to look again *by then*, not at that time.
+  a delay is a promise to reconcile *by then*, not at that time.
 - Patient: `retry` doubles a key's delay from 5 ms to 5 minutes until `forget`.
 - Higher priorities go first, always; a key has the highest priority with which it was added.
 
@@ -41,11 +41,11 @@ _STALE: Final = 64  # so many dead timers are not worth a rebuild
 
 
 class QueueClosed(KubeoceanError):
-    """The queue hands out no more keys."""
+    """Raised when the queue hands out no more keys."""
 
 
 class WorkQueue(Generic[K]):
-    """Keys that want work.
+    """Queue of keys to reconcile, with delays, backoff and priorities.
 
     A key is in at most one of `_ready`, `_processing` (and then perhaps in `_again`), and besides
     in `_delayed` only if not in `_ready` or `_again`: a key that is due at once needs no delay.
@@ -76,8 +76,8 @@ class WorkQueue(Generic[K]):
         self._ticket = itertools.count()
         self._failures: dict[K, int] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
-        self._sooner = asyncio.Event()  # the timer has to look again
-        self._idle = asyncio.Event()  # nothing waits, nothing is handed out
+        self._sooner = asyncio.Event()  # a timer is due earlier than before
+        self._idle = asyncio.Event()  # no key waits, and no key is handed out
         self._measure(metrics or Metrics())
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class WorkQueue(Generic[K]):
             self._again[key] = (before[0], priority)
 
     def add_after(self, key: K, seconds: float, *, priority: int = 0) -> None:
-        """Add `key` to the queue in `seconds`, or earlier if it is due earlier already."""
+        """Add `key` to the queue in `seconds`, or earlier if the key is due earlier already."""
         if seconds <= 0 or key in self._ready or key in self._again:
             self.add(key, priority=priority)
             return
@@ -142,18 +142,18 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """The key is well: its next `retry` starts from the shortest delay again."""
+        """Reset the backoff of `key`: its next `retry` starts from the shortest delay again."""
         self._failures.pop(key, None)
 
     def retry_failed(self) -> None:
-        """Make keys that wait for a retry ready now, with the shortest backoff for the next."""
+        """Make all keys that wait for a retry ready now, and reset their backoff."""
         failed, self._failures = self._failures, {}
         for key in failed:
             if key in self._delayed:
                 self.add(key)
 
     def failures(self, key: K) -> int:
-        """Return the number of calls of `retry` since the last `forget`."""
+        """Return the number of calls of `retry` for `key` since the last `forget`."""
         return self._failures.get(key, 0)
 
     def priority(self, key: K) -> int:
@@ -163,9 +163,9 @@ class WorkQueue(Generic[K]):
         return 0 if handed is None else handed[1]
 
     async def get(self) -> K:
-        """The next key, which is the caller's until `done`.
+        """Wait for the next key and return it; no other consumer gets the key until `done`.
 
-        Raises QueueClosed when there is none and the queue is closed or being drained.
+        Raises QueueClosed when no key is left and the queue is closed or being drained.
         """
         while not self._ready:
             if not self._open:
@@ -193,7 +193,7 @@ class WorkQueue(Generic[K]):
             self._idle.set()
 
     async def run(self) -> None:
-        """Let delays pass, until the queue is closed or drained."""
+        """Make delayed keys ready when they are due, until the queue is closed or drained."""
         async with asyncio.TaskGroup() as group:
             while self._open:
                 self._sooner.clear()
@@ -204,7 +204,8 @@ class WorkQueue(Generic[K]):
                     nap.cancel()
 
     async def drain(self) -> None:
-        """Accept no more keys, drop delays, return when all that waited is handed out and done."""
+        """Accept no more keys and drop delayed ones; return when all waiting keys are handed out
+        and done."""
         self._shut()
         if self._ready or self._processing:
             self._idle.clear()
@@ -239,7 +240,7 @@ class WorkQueue(Generic[K]):
         self._wake()
 
     def _unlist(self, key: K, priority: int) -> float:
-        """Take a waiting key out of its line; return the time since which the key waits."""
+        """Remove a waiting key from its line; return the time since which the key waits."""
         line = self._lines[priority]
         since = line.pop(key)
         if not line and priority:
@@ -270,7 +271,7 @@ class WorkQueue(Generic[K]):
                 return
 
     def _abandon(self, getter: asyncio.Future[None]) -> None:
-        """Remove a cancelled consumer; if it was woken for a key, wake another one."""
+        """Remove a cancelled consumer; if the consumer was woken for a key, wake another one."""
         getter.cancel()
         if getter in self._getters:
             self._getters.remove(getter)
@@ -278,7 +279,8 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def _due(self) -> float | None:
-        """Move due keys to the ready ones; return the seconds until the next is due, or None."""
+        """Move due keys to the ready ones; return the seconds until the next key is due, or
+        None."""
         now = self._now()
         while self._timers:
             due, _, key = self._timers[0]
@@ -304,10 +306,11 @@ class WorkQueue(Generic[K]):
             heapq.heapify(self._timers)
 
     def _measure(self, metrics: Metrics) -> None:
-        """Resolve every series once: they exist at zero, and cost one call where they change."""
+        """Create every metric series once: the series exist at zero, and an update costs one
+        call."""
         label, name = ["name"], self.name
-        # Levels are read at each scrape; through a weak reference, or the registry would keep
-        # every queue that ever was.
+        # Queue lengths are read at each scrape; through a weak reference, or the registry would
+        # keep every queue that ever existed.
         this = weakref.ref(self)
 
         def level(of: Callable[[WorkQueue[K]], float]) -> Callable[[], float]:

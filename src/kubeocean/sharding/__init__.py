@@ -1,7 +1,8 @@
-"""Sharding: all replicas of a controller work, and never two of them on one key.
+"""Sharding: all replicas of a controller work at the same time, and never two of them on one key.
 
-The package is usable by any controller. A key belongs to a slot for ever; one table records the
-owner of each slot. A name exported here is imported at its first use.
+A ring is the group of replicas that share the keys of a controller. Every key belongs to one slot
+for ever; one table records the owner of each slot. The package is usable by any controller. A name
+exported here is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Administration of a ring from outside: its state, changes by an operator, and its removal.
+"""Administration of a ring (the replicas that share a controller's keys) from outside.
 
-`RingAdmin` reads the table and the members, and writes the table as the planner does: with the
-version from which it decided. All guarantees of the replicas stay valid, so every operation may be
-used while they work, and also while no planner is elected.
+`RingAdmin` reads the table of slot owners and the members' Leases, and writes the table as the
+planner does: each write names the version of the table from which the change was made. All
+guarantees of the replicas stay valid, so every operation may be used while replicas work, and also
+while no planner is elected.
 
-`switch` changes the configuration that all replicas of a ring must share. It needs a ring whose
-replicas have all stopped: replicas with two configurations would work on the same keys.
+`switch` changes the configuration that all replicas of a ring must share. All replicas of the ring
+must have stopped: replicas with two configurations would work on the same keys.
 
 The table and expired Leases stay when the last replica has ended, so that replicas which start
-again resume with their slots. `remove_ring_objects` deletes them when no replica will start again.
+again resume with their slots. `remove_ring_objects` deletes the table and these Leases when no
+replica will start again.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ from kubeocean.sharding.table import Table, empty_table, name_of
 
 __all__ = ["Member", "RingAdmin", "RingState", "find_rings", "remove_ring_objects"]
 
-_PATIENCE: Final = 1.2  # of the duration of a Lease, until its replica is dead
-_TRIES: Final = 30  # while shards change hands, the planner writes many times a second
+_PATIENCE: Final = 1.2  # Lease durations without a renewal until a replica is dead
+_TRIES: Final = 30  # while shards change owners, the planner writes many times a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """A ring at one moment."""
+    """State of a ring at one moment: its table, members, planner (`assigner`) and configuration."""
 
     table: Table
     members: tuple[Member, ...]
@@ -80,9 +82,9 @@ class RingState:
         return [each.record.id for each in self.members if not each.record.released]
 
     def member(self, named: str) -> str:
-        """Return the id of a replica that is named by its name or its id.
+        """Return the ID of the live replica whose name or ID is `named`.
 
-        :raises ConfigError: there is none, or there are several.
+        :raises ConfigError: no live replica, or more than one, has this name or ID.
         """
         matching = [id_ for id_ in self.living if named in (id_, name_of(id_))]
         if len(matching) == 1:
@@ -93,7 +95,7 @@ class RingState:
 
 
 class RingAdmin:
-    """Reads and changes one ring from outside of its replicas."""
+    """Reads and changes the table and the configuration of one ring from outside its replicas."""
 
     def __init__(self, client: Client, names: Names, *, namespace: str) -> None:
         self.names = names
@@ -104,7 +106,7 @@ class RingAdmin:
         )
 
     async def state(self) -> RingState:
-        """Return the ring as it is now.
+        """Read the state of the ring from the API server.
 
         :raises ConfigError: there is no such ring.
         """
@@ -120,11 +122,11 @@ class RingAdmin:
         )
 
     async def change(self, change: Callable[[RingState], Table]) -> tuple[Table, Table]:
-        """Write the result of `change`, and repeat it on a conflicting write; return the table
-        before and after."""
+        """Write the table that `change` returns, and return the tables before and after. After a
+        conflicting write, `change` is called again with the new state."""
         for tries_left in reversed(range(_TRIES)):
             members = await self._members()
-            loaded = await self._load()  # last, so that few can be quicker
+            loaded = await self._load()  # read last, to make a conflicting write less likely
             state = RingState(loaded.table, members, "")
             after = change(state)
             principals = {each.record.id: each.principal for each in state.members}
@@ -141,22 +143,23 @@ class RingAdmin:
         raise AssertionError("unreachable")
 
     async def switch(self, config: Config, *, clock: Clock | None = None) -> RingState:
-        """Let the ring run with another configuration, and return its new state.
+        """Change the configuration of a stopped ring, and return the ring's new state.
 
-        Slots get new owners when replicas with that configuration start. Pins are removed, and so
-        are hand-overs: objects may be in other slots now.
+        Slots get new owners when replicas with that configuration start. Pins and hand-over pages
+        are removed, because objects may be in other slots under the new configuration.
 
-        :raises ConfigError: replicas of the ring still run, or the configuration is the present
-            one.
+        :raises ConfigError: replicas of the ring still run, or the ring has this configuration
+            already.
         """
         recorded = (await self._load()).identity
         identity = identity_of(config, config.algorithm())
         return await self._replace(with_filter(identity, recorded, config.sharding.filter), clock)
 
     async def switch_back(self, *, clock: Clock | None = None) -> RingState:
-        """Let the ring run with the configuration before the present one.
+        """Restore the configuration that a stopped ring had before its present one.
 
-        :raises ConfigError: there is none, or replicas of the ring still run.
+        :raises ConfigError: the ring has no earlier configuration, or replicas of the ring still
+            run.
         """
         earlier = (await self._load()).earlier
         if not earlier:
@@ -192,11 +195,12 @@ class RingAdmin:
         return await self.state()
 
     async def _check_stopped(self, clock: Clock) -> None:
-        """:raises ConfigError: a replica renews its Lease."""
+        """Raise ConfigError if a replica of the ring still renews its Lease."""
         before = {each.record.id: each.record for each in await self._members()}
         silent = [record for record in before.values() if not record.released]
         if silent:
-            # A replica that crashed left its Lease; it is dead if it does not renew it.
+            # A replica that crashed left its Lease; a replica that does not renew its Lease is
+            # dead.
             await clock.sleep(_PATIENCE * max(record.lease_s for record in silent))
         alive = [
             each.record.id
@@ -238,7 +242,7 @@ class RingAdmin:
         return Member(record, at, lease.annotations.get(self.names.principal, ""))
 
     async def _assigner(self) -> str:
-        # A ring that took over from a single leader is elected on what that one was elected on.
+        # A ring that replaced a single leader elects its planner on the Lease of that leader.
         for name in (self.names.assigner, self.names.ring):
             try:
                 lease = await self._client.get(LEASES, name, self.namespace)
@@ -249,7 +253,7 @@ class RingAdmin:
 
 
 async def find_rings(client: Client, names: Names, *, namespace: str = "") -> list[tuple[str, str]]:
-    """Return the namespaces and names of rings, in order; `names` gives the domain."""
+    """Return namespace and name of each ring whose objects have the domain of `names`, in order."""
     role = f"{names.role_label}={TABLE}"
     listing = await client.list(CONFIG_MAPS, namespace, labels=role)
     return sorted(
@@ -263,14 +267,16 @@ _log = get_logger(__name__)
 
 
 async def remove_ring_objects(client: Client, names: Names, namespace: str) -> None:
-    """Delete the objects that a ring left behind, as far as this account may; no-op without a ring.
+    """Delete the table, Leases and hand-over pages that a ring left, as far as this account may.
+
+    Does nothing if there is no ring.
 
     :raises ApiError: the API server did not answer.
     """
     try:
         if not await may_see(client, namespace):
             return  # there is no ring
-        # Last of all to go: as long as it is there, another attempt finds the rest.
+        # The table is deleted last: as long as the table exists, another attempt finds the rest.
         table = await client.get(CONFIG_MAPS, names.table, namespace)
         leases = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
         for lease in leases.items:
@@ -278,7 +284,7 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         await _delete_pages(client, names, namespace)
         await _delete(client, CONFIG_MAPS, table)
     except (NotFound, Conflict):
-        return  # another client removes it, or a replica uses it
+        return  # another client deletes the table, or a replica uses the table
     except Forbidden as error:
         _log.debug(
             "Was not allowed to delete ring", ring=names.ring, namespace=namespace, error=str(error)
@@ -288,7 +294,8 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
 
 
 async def _delete_pages(client: Client, names: Names, namespace: str) -> None:
-    """Delete hand-over pages; an account that may not list them has a ring without handlers."""
+    """Delete a ring's hand-over pages; if this account may not list them, the ring has no handlers
+    and no pages."""
     try:
         pages = await client.list(CONFIG_MAPS, namespace, labels=names.selects(HANDOVER))
     except Forbidden:
@@ -298,7 +305,7 @@ async def _delete_pages(client: Client, names: Names, namespace: str) -> None:
 
 
 async def _delete(client: Client, kind: Resource[ObjectT], obj: ObjectT) -> None:
-    """Delete the object if it is unchanged since it was read."""
+    """Delete an object if the object is unchanged since it was read."""
     await client.delete(
         kind, obj.name, obj.namespace, uid=obj.uid, resource_version=obj.resource_version
     )

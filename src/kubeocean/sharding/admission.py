@@ -1,20 +1,19 @@
-"""Admission policy by which the API server refuses writes of a replica that lost its slot.
+"""ValidatingAdmissionPolicy that makes the API server refuse writes of replicas that lost a slot.
 
-A ValidatingAdmissionPolicy compares a write to a sharded object with the ring's table, which is its
-parameter:
+The policy compares a write to a sharded object with the ring's table, which is its parameter:
 
-- the epoch on the object must not be lower than that of the shard's grant, nor than the one already
-  on the object: a replica that was frozen and resumes is refused, also for creates;
+- the epoch on the object must not be lower than that of the shard's grant, nor than the epoch
+  already on the object: a replica that was frozen and resumes is refused, also for creates;
 - the writer must be the shard's recorded owner, by the UID of its pod, or by its user name where
-  tokens are not bound to pods. This refuses a late delete, which carries no epoch.
+  tokens are not bound to pods. This check refuses a late delete, which carries no epoch.
 
 Only writes of the ring's own replicas are checked, and only on objects that have a slot; without a
 table nothing is refused. The API server follows the table by a watch and may be some milliseconds
-behind: it may then still admit an old owner, which the epoch on the object stops once the new owner
-has written.
+behind: the API server may then still admit an old owner, which the epoch on the object stops once
+the new owner has written.
 
 Replicas of one Deployment share a service account. Their tokens are bound to their pods, so the API
-server distinguishes them by the pod's UID; without a pod, the user name is the principal.
+server distinguishes the replicas by the pod's UID; without a pod, the user name is the principal.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ _log = get_logger(__name__)
 
 
 async def own_principal(client: Client) -> str:
-    """Return this client's principal as the API server reports it; empty if it does not."""
+    """Return the principal (pod UID or user name) of `client` as the API server reports it; empty
+    if the API server reports none."""
     try:
         answer = await client.request("POST", _PATH, body=_BODY, idempotent=True)
         return principal_of(msgspec.json.decode(answer)["status"]["userInfo"])
@@ -51,7 +51,8 @@ async def own_principal(client: Client) -> str:
 
 
 def principal_of(user: dict[str, Any]) -> str:
-    """Return the pod's UID if the token is bound to one, else the user's name."""
+    """Return the principal of a `user` that the API server reported: the UID of the pod if the
+    token is bound to a pod, else the user name."""
     bound = (user.get("extra") or {}).get(POD_UID) or [""]
     return bound[0] or str(user.get("username", ""))
 
@@ -61,7 +62,8 @@ _API: Final = "admissionregistration.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A kind of objects that is guarded; `status` guards its status, too."""
+    """Resource whose writes the admission policy checks; `status` includes its status
+    subresource."""
 
     group: str
     version: str
@@ -70,7 +72,7 @@ class Guarded:
 
 
 def guard(resource: Resource[Any], *, status: bool = False) -> Guarded:
-    """Guard the objects of a resource."""
+    """Return the entry that makes the admission policy check writes to a resource."""
     return Guarded(resource.group, resource.version, resource.plural, status)
 
 
@@ -83,7 +85,7 @@ def admission_objects(
     groups: Sequence[str] = (),
     check_writer: bool = True,
 ) -> list[Json]:
-    """Return the policy and its binding.
+    """Return the ValidatingAdmissionPolicy of a ring and its ValidatingAdmissionPolicyBinding.
 
     `users` and `groups` are those of the replicas: `system:serviceaccount:<namespace>:<name>`.
     """
@@ -122,8 +124,8 @@ def admission_objects(
             "paramRef": {
                 "name": names.table,
                 "namespace": namespace,
-                # Else a table that is missing would lock out everybody, before any condition is
-                # looked at: users, and the planner that has to write the table.
+                # Otherwise a missing table would refuse every write before any condition is
+                # evaluated: those of users, and that of the planner which has to write the table.
                 "parameterNotFoundAction": "Allow",
             },
         },
@@ -150,8 +152,8 @@ def _by_a_replica(users: Sequence[str], groups: Sequence[str]) -> str:
 
 
 def _in_a_shard(label: str) -> str:
-    """Return the CEL expression that is true for an object with a slot, except for the write
-    that sets it."""
+    """Return the CEL expression that is true for an object with a slot label, except for the write
+    that adds the label."""
     labelled = "has({0}.metadata.labels) && '{1}' in {0}.metadata.labels"
     old, new = labelled.format("oldObject", label), labelled.format("object", label)
     same = f"object.metadata.labels['{label}'] == oldObject.metadata.labels['{label}']"
@@ -202,7 +204,8 @@ def _validations(check_writer: bool) -> list[Json]:
         },
     ]
     if check_writer:
-        # A higher epoch than the table's is a table that has not reached this API server yet.
+        # If the epoch is higher than the table's, the new table has not reached this API server
+        # yet.
         rules.append(
             {
                 "expression": (

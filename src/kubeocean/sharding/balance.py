@@ -2,12 +2,12 @@
 
 Slots keep their owners, with three exceptions:
 
-- a slot without an owner goes to the least loaded replica;
-- a new replica is filled up to its share, and only from replicas above their share: nothing moves
-  between two others;
-- when the fullest replica exceeds its share by more than `threshold`, the most effective moves are
-  made, down to half of the threshold, so that the next small change causes no further move, and at
-  most `churn` of the whole load at a time.
+- a slot without an owner is assigned to the least loaded replica;
+- a new replica is filled up to its share, and only from replicas above their share: no slot moves
+  between two old replicas;
+- when the most loaded replica exceeds its share by more than `threshold`, the most effective moves
+  are made, down to half of the threshold, so that the next small change causes no further move, and
+  at most `churn` of the whole load at a time.
 
 The load of a slot is its measured cost; without measurements all slots have equal loads. Slots with
 almost no load are *idle* and are shared by number, apart from the others: their future load is then
@@ -28,22 +28,24 @@ from kubeocean.errors import ConfigError
 
 __all__ = ["Policy", "plan", "weights_of"]
 
-_IDLE: Final = 0.01  # of the mean: a slot that costs no more is one that costs nothing yet
-_POLISH: Final = 0.005  # a newcomer is not filled further than that is worth moving for
+_IDLE: Final = 0.01  # fraction of the mean load; slots up to this load are idle
+_POLISH: Final = 0.005  # members above their share by no more than this give no slots to new ones
 _EPSILON: Final = 1e-9
 _Slots = list[tuple[float, int]]  # weight and slot, in order
-_Part = tuple[Collection[int], Sequence[float] | None]  # slots, and what each slot costs
+_Part = tuple[Collection[int], Sequence[float] | None]  # slots, and the load of each slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When to move slots of living replicas, and how many.
+    """Settings of the balance: when to move slots between live replicas, and how many.
 
-    - `threshold`: act when the fullest is above its share by more than this fraction.
-    - `interval_s`: not more often than this.
-    - `churn`: at most this fraction of the whole load at a time.
-    - `settle_s`: in a rolling update a newcomer waits for a leaver whose slots it takes; it is
-      filled from all others only after no member has come or gone for so long.
+    - `threshold`: rebalance when the most loaded replica exceeds its share by more than this
+      fraction.
+    - `interval_s`: shortest time between two rebalances.
+    - `churn`: at most this fraction of the whole load is moved at a time.
+    - `settle_s`: in a rolling update a new member waits for the leaving member whose slots it gets;
+      a new member is filled from all other members only after no member has joined or left for this
+      time.
     """
 
     threshold: float = 0.1
@@ -52,7 +54,7 @@ class Policy:
     settle_s: float = 30.0
 
     def validate(self) -> None:
-        """:raises ConfigError: a value makes no sense; it names the key of the file."""
+        """Raise ConfigError, naming the configuration key, if a value is outside of its range."""
         for field, value, held in (
             ("sharding.rebalanceThreshold", self.threshold, self.threshold > 0),
             ("sharding.rebalanceInterval", self.interval_s, self.interval_s > 0),
@@ -68,7 +70,7 @@ class Policy:
 
 
 def weights_of(loads: Mapping[int, float], slots: int) -> list[float] | None:
-    """Return the weight of each slot in a plan; None without any measurement."""
+    """Return the load of each slot as the balance uses it; None without any measurement."""
     total = sum(loads.values())
     if total <= 0:
         return None
@@ -89,9 +91,10 @@ def plan(
 ) -> list[str]:
     """Return the owner that each slot should have.
 
-    `members` are those that may be given slots, with their capacities; `fixed` slots stay; slots of
-    anybody else ("" included) are placed. `newcomers` are filled. With a `threshold`, loads are
-    evened out when it is exceeded. A slot without a possible owner stays "".
+    `members` are the replicas that may own slots, with their capacities; `fixed` slots keep their
+    owners; slots whose owner is not a member (or is "") are placed. `newcomers` are filled up to
+    their shares. With a `threshold`, loads are balanced if a member exceeds its share by more than
+    that. A slot without a possible owner stays "".
     """
     wanted = list(current)
     if not members:
@@ -110,7 +113,7 @@ def plan(
 
 
 def _parts(weights: Sequence[float] | None, slots: int) -> Iterator[_Part]:
-    """Return the slots that are balanced by load, and those that are balanced by number."""
+    """Yield the slots that are balanced by load, then those that are balanced by number."""
     if weights is None:
         yield range(slots), None
         return
@@ -147,7 +150,7 @@ class _Board:
                 if slot not in fixed:
                     self.movable[owner].append((weight, slot))
             elif slot in fixed:
-                continue  # its owner takes no part in balancing
+                continue  # the owner takes no part in balancing
             total += weight
         for movable in self.movable.values():
             movable.sort()
@@ -156,11 +159,11 @@ class _Board:
         self.share = {member: total * each / capacity for member, each in members.items()}
 
     def peak(self) -> float:
-        """Return the load of the fullest, relative to its share."""
+        """Return the load of the most loaded member, relative to its share."""
         return max(map(self._relative, self.members))
 
     def place(self, homeless: list[int]) -> None:
-        """Give slots to the least loaded, the heaviest first."""
+        """Assign slots without an owner to the least loaded members, the heaviest slot first."""
         heap = [(self._relative(member), member) for member in self.members]
         heapq.heapify(heap)
         if not self.uniform:
@@ -173,7 +176,7 @@ class _Board:
             heapq.heapreplace(heap, (self._relative(member), member))
             if not self.uniform:
                 self._settle(slot, member)
-        if self.uniform:  # all the same, so that neighbours can stay together
+        if self.uniform:  # equal loads: neighbouring slots get one owner
             slots = iter(homeless)
             for member in sorted(taken):
                 for _ in range(taken[member]):
@@ -184,7 +187,7 @@ class _Board:
     ) -> None:
         """Move slots to `receivers` until no member exceeds its share by more than `tolerance`.
 
-        A budget is a fraction of all; one move is always allowed.
+        `budget` is the fraction of the whole load that may move; one move is always allowed.
         """
         spent, limit = 0.0, float("inf") if budget is None else budget * self.total
         givers = [(-self._relative(member), member) for member in self.members]
@@ -199,10 +202,11 @@ class _Board:
                 spent += moved
                 heapq.heapreplace(givers, (-self._relative(giver), giver))
             else:
-                heapq.heappop(givers)  # what it has does not fit anywhere
+                heapq.heappop(givers)  # no slot of this member fits another member
 
     def _move(self, giver: str, receiver: str, limit: float) -> float:
-        """Move the best slot between two; its weight, or 0 if none helps."""
+        """Move the best slot from `giver` to `receiver`; return the slot's load, or 0 if no move
+        helps."""
         index = self._pick(giver, receiver, limit)
         if index is None:
             return 0.0
@@ -214,7 +218,8 @@ class _Board:
         return weight
 
     def _pick(self, giver: str, receiver: str, limit: float) -> int | None:
-        """Return the largest slot that takes neither beyond its share; else the next larger one."""
+        """Return the index of the slot of `giver` to move: the largest that neither takes `giver`
+        below nor `receiver` above its share, else the next larger one; None if no move helps."""
         slots = self.movable[giver]
         above = self.load[giver] - self.share[giver]
         below = self.share[receiver] - self.load[receiver]

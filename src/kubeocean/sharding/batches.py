@@ -1,8 +1,9 @@
-"""Batches: changes of one slot that a handler gets together.
+"""Batches of changes in one slot, which a handler gets in one call.
 
-A batch is sent when it is full or its first change has waited for `delay_s`. The task that brought
-the first change sends the batch, under that task's grant; the others wait for its result. So no
-batch runs without a task that holds its slot, and a slot that is lost cancels its batch.
+A batch is sent when it is full or its first change has waited for `delay_s`. The task that
+submitted the first change sends the batch, under that task's grant of the slot; the tasks of the
+other changes wait for the result. So no batch runs without a task that holds its slot, and the loss
+of a slot cancels its batch.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ class BatchSizes:
 
 
 class BatchEnded(KubeoceanError):
-    """The batch of a change was cancelled, because its slot was lost; the change is retried."""
+    """Raised when the batch of a change was cancelled because its slot was lost; the change is
+    retried."""
 
 
 class _Batch(Generic[T]):
-    """Changes that go together; `sent` has the outcome."""
+    """Changes that are sent together; the future `sent` has the outcome of the call."""
 
     def __init__(self) -> None:
         self.changes: list[T] = []
@@ -58,9 +60,9 @@ class SlotBatches(Generic[T]):
         self._open: dict[int, _Batch[T]] = {}
 
     async def submit(self, slot: int, change: T) -> None:
-        """Return when the batch with this change was handled.
+        """Add a change to the batch of its slot, and return when that batch was handled.
 
-        :raises Exception: what the handler raised for the batch.
+        :raises Exception: the error that the handler raised for the batch.
         """
         batch = self._open.get(slot)
         first = batch is None
@@ -88,7 +90,7 @@ class SlotBatches(Generic[T]):
                 if isinstance(error, Exception)
                 else BatchEnded(f"batch of slot {slot} was cancelled")
             )
-            batch.sent.exception()  # it is read, also if nobody else waits
+            batch.sent.exception()  # marks the error as read, even if no other task waits
             raise
         batch.sent.set_result(None)
 

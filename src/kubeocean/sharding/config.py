@@ -1,8 +1,8 @@
 """Configuration of a sharded controller.
 
-One YAML file with the sections `sharding`, `node`, `state`, `metrics` and `logging`; the variable
-CONFIG_FILE names it. Every key has a default, so the file is optional. A mistake raises a
-ConfigError at the start, which names the file, the key and the value.
+One YAML file with the sections `sharding`, `node`, `state`, `metrics` and `logging`; the
+environment variable CONFIG_FILE names the file. Every key has a default, so the file is optional. A
+mistake raises a ConfigError at the start, which names the file, the key and the value.
 
     config = load(os.environ)
 """
@@ -84,7 +84,8 @@ def _slots(written: object, path: str) -> int:
 
 
 def _ranges(written: object, path: str) -> tuple[ShardRange, ...]:
-    """Half-open and without gaps: each begins where the one before it ends."""
+    """Parse `sharding.ranges`: half-open ranges without gaps, each starting where the one before
+    ends."""
     if not isinstance(written, list | tuple):
         raise ConfigError("must be a list", field=path, value=written)
     ranges = tuple(_range(each, f"{path}[{at}]") for at, each in enumerate(written))
@@ -144,12 +145,12 @@ class ShardingSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSection:
-    """Section `node`: this replica, and its timeouts for others.
+    """Section `node`: this replica, and its timeouts for other replicas.
 
-    `template` is the version of the program: in a rolling update, a replica of another one takes
-    the shards of the one that leaves. A replica that is silent for `state.leaseDuration` loses its
-    shards; after `nodeTimeout` its Lease is removed, and it is no longer reported. `address` is
-    published for other replicas (`NodeInfo.address`).
+    `template` is the version of the program: in a rolling update, a replica of another version gets
+    the shards of the replica that leaves. A replica that does not renew its Lease for
+    `state.leaseDuration` loses its shards; after `nodeTimeout` its Lease is deleted, and the
+    replica is no longer reported. `address` is published for other replicas (`NodeInfo.address`).
     """
 
     identity: str = key("identity", text, "")
@@ -174,7 +175,7 @@ class StateSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSection:
-    """Section `metrics`: where metrics are served."""
+    """Section `metrics`: the port and the path at which metrics are served."""
 
     enabled: bool = key("enabled", boolean, True)
     port: int = key("port", port, 8080)
@@ -183,19 +184,19 @@ class MetricsSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSection:
-    """Section `logging`: level and format."""
+    """Section `logging`: level and format of log lines."""
 
     level: str = key("level", choice(*LEVELS), "info")
     format: str = key("format", choice("json", "console"), "json")
 
     def apply(self) -> None:
-        """Log so, in this process."""
+        """Set the level and the format of this process's log lines."""
         configure(format="json" if self.format == "json" else "console", level=self.level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Configuration of a sharded controller."""
+    """Configuration of a sharded controller, with one attribute for each section of the file."""
 
     sharding: ShardingSection = field(default_factory=ShardingSection)
     node: NodeSection = field(default_factory=NodeSection)
@@ -214,7 +215,7 @@ class Config:
         return Names(sharding.ring, sharding.domain, sharding.election)
 
     def timing(self) -> Timing:
-        """Return the periods of the ring."""
+        """Return the durations of Leases and drains in this ring."""
         state, sharding = self.state, self.sharding
         return Timing(
             lease_s=state.lease_s,
@@ -228,7 +229,7 @@ class Config:
         )
 
     def policy(self) -> Policy:
-        """Return the policy by which shards are moved for balance."""
+        """Return the policy by which the planner moves shards for balance."""
         sharding = self.sharding
         return Policy(
             threshold=sharding.rebalance_threshold,
@@ -238,9 +239,9 @@ class Config:
         )
 
     def algorithm(self) -> Algorithm:
-        """Algorithm that maps keys to shards and gives new shards their first owner.
+        """Return the configured sharding algorithm.
 
-        :raises ConfigError: it cannot be made.
+        :raises ConfigError: the algorithm cannot be constructed.
         """
         sharding = self.sharding
         try:
@@ -304,9 +305,9 @@ _SECTIONS: Final[dict[str, type]] = {
 
 
 def read_config(document: object, *, source: str = "") -> Config:
-    """Return the configuration that a document stands for.
+    """Return the configuration in a parsed YAML document.
 
-    :raises ConfigError: a key is unknown, or its value is not what it has to be.
+    :raises ConfigError: a key is unknown, or its value is invalid.
     """
     content = {} if document is None else document
     if not isinstance(content, Mapping):
@@ -320,9 +321,10 @@ def read_config(document: object, *, source: str = "") -> Config:
 
 
 def load(environ: Mapping[str, str]) -> Config:
-    """Return the configuration of the file that CONFIG_FILE names; the defaults without one.
+    """Return the configuration in the file that CONFIG_FILE names; the defaults without
+    CONFIG_FILE.
 
-    :raises ConfigError: the file cannot be read, or is wrong.
+    :raises ConfigError: the file cannot be read, or its content is invalid.
     """
     name = environ.get(ENV_FILE, "")
     if not name:

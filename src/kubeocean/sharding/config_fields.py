@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Form: TypeAlias = Callable[[object, str], T]  # what was written, the path of the key
+Form: TypeAlias = Callable[[object, str], T]  # arguments: the value as written, the path of the key
 
 _META: Final = "key"
 _LAST_PORT: Final = 65_535
@@ -63,14 +63,14 @@ class _Key:
 
 
 def key(name: str, form: Form[T], default: object) -> T:
-    """Return a field of a section; the default is written as a user would write it."""
+    """Return a field of a section; `default` is written as a user would write the value."""
     return field(default=form(default, name), metadata={_META: _Key(name, form)})
 
 
 def read_section(section: type[S], content: object, *, path: str, source: str = "") -> S:
-    """Return the section that stands in a file at `path`; an absent one has its defaults.
+    """Return the section with the parsed `content`; keys that are absent have their defaults.
 
-    :raises ConfigError: a key is unknown, or its value is not what it has to be.
+    :raises ConfigError: a key is unknown, or its value is invalid.
     """
     if content is None:
         return section()
@@ -90,7 +90,7 @@ def read_section(section: type[S], content: object, *, path: str, source: str = 
 
 
 def located(error: ConfigError, source: str) -> ConfigError:
-    """Return the same error with the location in the file."""
+    """Return a configuration error with the name of the file, unless the error has one already."""
     if error.source or not source:
         return error
     placed = ConfigError(str(error), source=source)
@@ -101,7 +101,7 @@ def located(error: ConfigError, source: str) -> ConfigError:
 def check_known(
     content: Mapping[Any, object], known: Iterable[str], *, path: str, source: str = ""
 ) -> None:
-    """:raises ConfigError: the section has an unknown key."""
+    """Raise ConfigError if the section `content` has a key that is not in `known`."""
     names = list(known)
     for name in content:
         if name not in names:
@@ -111,32 +111,32 @@ def check_known(
             raise ConfigError(f"there is no such key; {hint}", field=at, source=source)
 
 
-# Forms
+# Forms: functions that parse and check the value of one key
 
 
 def text(written: object, path: str) -> str:
-    """Any string."""
+    """Return the value of a configuration key that takes any string."""
     if not isinstance(written, str):
         raise ConfigError("must be a string", field=path, value=written)
     return written
 
 
 def boolean(written: object, path: str) -> bool:
-    """True or false."""
+    """Return the value of a configuration key that is true or false."""
     if not isinstance(written, bool):
         raise ConfigError("must be true or false", field=path, value=written)
     return written
 
 
 def whole(written: object, path: str) -> int:
-    """Return a whole number."""
+    """Return the value of a configuration key that takes a whole number."""
     if isinstance(written, bool) or not isinstance(written, int):
         raise ConfigError("must be a whole number", field=path, value=written)
     return written
 
 
 def at_least(least: int) -> Form[int]:
-    """Return a whole number of at least that."""
+    """Return the parser of a configuration key that takes a whole number of at least `least`."""
 
     def read(written: object, path: str) -> int:
         number = whole(written, path)
@@ -148,7 +148,7 @@ def at_least(least: int) -> Form[int]:
 
 
 def port(written: object, path: str) -> int:
-    """Return a TCP port; 0 is any that is free."""
+    """Return the value of a configuration key that takes a TCP port; 0 means any free port."""
     number = at_least(0)(written, path)
     if number > _LAST_PORT:
         raise ConfigError(f"must be at most {_LAST_PORT}", field=path, value=written)
@@ -156,7 +156,7 @@ def port(written: object, path: str) -> int:
 
 
 def positive(written: object, path: str) -> float:
-    """Number greater than 0."""
+    """Return the value of a configuration key that takes a number greater than 0."""
     if isinstance(written, bool) or not isinstance(written, int | float):
         raise ConfigError("must be a number", field=path, value=written)
     if not (math.isfinite(written) and written > 0):
@@ -165,7 +165,7 @@ def positive(written: object, path: str) -> float:
 
 
 def fraction(written: object, path: str) -> float:
-    """Number greater than 0 and at most 1."""
+    """Return the value of a configuration key that takes a number greater than 0 and at most 1."""
     number = positive(written, path)
     if number > 1:
         raise ConfigError("must be at most 1", field=path, value=written)
@@ -173,7 +173,8 @@ def fraction(written: object, path: str) -> float:
 
 
 def seconds(written: object, path: str) -> float:
-    """Duration greater than 0: `15s`, `1m30s`, `500ms`."""
+    """Return the seconds of a configuration key that takes a duration greater than 0: `15s`,
+    `1m30s`, `500ms`."""
     try:
         length = duration(text(written, path), path)
     except ConfigError:
@@ -186,7 +187,7 @@ def seconds(written: object, path: str) -> float:
 
 
 def choice(*choices: str) -> Form[str]:
-    """Return the form of a key with a fixed set of values."""
+    """Return the parser of a configuration key that takes one of `choices`."""
 
     def read(written: object, path: str) -> str:
         if written not in choices:
@@ -197,7 +198,8 @@ def choice(*choices: str) -> Form[str]:
 
 
 def url_path(written: object, path: str) -> str:
-    """Return the path of a URL."""
+    """Return the value of a configuration key that takes the path of a URL, which begins with
+    `/`."""
     path_text = text(written, path)
     if not path_text.startswith("/"):
         raise ConfigError("must begin with /", field=path, value=written)

@@ -4,17 +4,17 @@
     pods = ShardedController("pods", ring, client, PODS, reconcile=reconcile)
 
 `reconcile(key)` is called for keys of shards that this replica owns, one call at a time for a key
-over all replicas. It reads from `pods.get` and writes through `pods.client`, which refuses a write
-when the shard is lost. Objects that it creates for another object (its *children*) belong to the
-same shard: `pods.stamped` marks them.
+over all replicas. A reconcile reads from `pods.get` and writes through `pods.client`, which refuses
+a write when the shard is lost. Objects that a reconcile creates for another object (its *children*)
+belong to the same shard: `pods.stamped` marks them.
 
 With `handler` instead of `reconcile`, a `ResourceHandler` is called with additions, updates and
 deletions (see `handlers`). The new owner of a shard handles its objects as *added*. Deletions are
 handled in one of two ways:
 
     deletions="observed"    as an informer does: a deletion around the hand-over of a shard is
-                            handled by the new owner; one that nobody observed, because the owner
-                            crashed, is missed
+                            handled by the new owner; a deletion while no replica watched,
+                            because the owner crashed, is missed
     deletions="guaranteed"  a finalizer keeps every handled object until `handle_delete` returned
 """
 
@@ -65,13 +65,13 @@ from kubeocean.sharding.slot_lifecycle import Ended, Running
 __all__ = ["DELETIONS", "Children", "ReconcileWork", "ShardedController"]
 
 DELETIONS: Final = ("observed", "guaranteed")
-_BATCH_WORKERS: Final = 4  # batches of that many slots fill at a time
+_BATCH_WORKERS: Final = 4  # the batches of this number of slots are collected at a time
 
 _log = get_logger(__name__)
 
 
 class ReconcileWork(NamedTuple):
-    """A key and the slot that it is in."""
+    """Key to reconcile, and its slot."""
 
     slot: int
     key: Key
@@ -82,7 +82,8 @@ class ReconcileWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Children(Generic[ObjectT]):
-    """A kind of objects that ours control; a change of one is a change of its owner."""
+    """Resource whose objects are controlled by objects of the controller; a change of a child
+    enqueues its owner."""
 
     resource: Resource[ObjectT]
     labels: str = ""
@@ -91,7 +92,7 @@ class Children(Generic[ObjectT]):
 
 @dataclass(slots=True)
 class _Caches(Generic[ObjectT]):
-    """Caches of a controller, once the filter is chosen."""
+    """Caches of a controller, which exist once the filter is chosen."""
 
     objects: SlotCache[ObjectT]
     children: dict[str, SlotCache[Any]] = field(default_factory=dict)
@@ -101,15 +102,15 @@ class _Caches(Generic[ObjectT]):
 
 
 class ShardedController(Generic[ObjectT]):
-    """Controller of one resource in a ring.
+    """Controller of one resource in a ring (the replicas that share the keys).
 
-    - `reconcile` or `handler`: what is called; exactly one of them.
+    - `reconcile` or `handler`: the function or the handler that is called; exactly one of the two.
     - `children`: kinds of objects that the controlled objects own.
-    - `namespace`, `labels`: the objects that the controller works on; all without them.
+    - `namespace`, `labels`: select the objects of the controller; all objects without them.
     - `workers`: how many keys, or batches, are worked on at a time in this replica.
     - `deadline_s`: a reconcile or handler call that takes longer is cancelled and retried.
     - `deletions`: `observed` or `guaranteed`, for a handler.
-    - `resync_s`: how often unchanged objects are handled again; never without it.
+    - `resync_s`: how often unchanged objects are handled again; None: never.
     - `batch_size`, `batch_delay_s`: bounds of the batches of `handle_batch`.
     - `on_stuck`: called with every `Stuck` that `reconcile` returns.
     """
@@ -204,21 +205,21 @@ class ShardedController(Generic[ObjectT]):
         return self._ready().objects
 
     def children(self, resource: Resource[Any]) -> SlotCache[Any]:
-        """Return the cache of children of this kind in this replica's shards."""
+        """Return the cache of the children of this resource in this replica's shards."""
         return self._ready().children[str(resource)]
 
     def get(self, key: Key) -> ObjectT | None:
-        """Return the object as the cache has it: whole, unless the filter is `metadata`."""
+        """Return the object from the cache: whole, unless the filter is `metadata`."""
         return self.objects.get(key)
 
     async def read(self, key: Key) -> ObjectT | None:
-        """Return the whole object; None if this replica does not have it."""
+        """Return the whole object; None if the object is not in this replica's shards."""
         return await self._source.read(key)
 
     def is_processed(self, key: Key | str) -> bool:
-        """Return whether this replica has worked on the object in its present version.
+        """Return whether this replica has reconciled the object in its present version.
 
-        The key of an object is `namespace/name`.
+        `key` may be the text `namespace/name`.
         """
         wanted = Key.parse(key) if isinstance(key, str) else key
         obj = self._caches.objects.get(wanted) if self._caches is not None else None
@@ -233,29 +234,30 @@ class ShardedController(Generic[ObjectT]):
         return self.ring.shard_of(key)
 
     def stamped(self, body: Mapping[str, Any]) -> Json:
-        """Return the object or patch with its shard and the epoch of the grant."""
+        """Return the object or patch `body` with its slot label and the epoch of this replica's
+        grant."""
         return stamped(body, self.ring.names)
 
     def wrote(self, obj: ObjectT) -> None:
-        """Record the server's answer to a write of this program."""
+        """Record the API server's answer to a write of this program."""
         if self.objects.selection.whole:
             self.objects.wrote(obj)
 
     def enqueue(self, key: Key) -> None:
-        """Ask for a reconcile of a key, if it is ours."""
+        """Enqueue a key for a reconcile, if this replica owns the key's slot."""
         cached = self.get(key)
         slot = self.objects.slot_of(cached) if cached is not None else self.shard_of(named(key))
         if slot is not None:
             self._controller.enqueue(ReconcileWork(slot, key))
 
-    # Life
+    # Start and stop
 
     @property
     def ready(self) -> bool:
         return self._caches is not None
 
     async def run(self) -> None:
-        """Work until `stop`."""
+        """Reconcile the keys of this replica's shards until `stop`."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._follow())]
             if self._resync_s is not None:
@@ -265,7 +267,7 @@ class ShardedController(Generic[ObjectT]):
                 task.cancel()
 
     async def stop(self) -> None:
-        """Take no more keys, and wait for running reconciles."""
+        """Start no more reconciles, and wait for the running ones."""
         await self._controller.stop()
 
     async def _follow(self) -> None:
@@ -275,7 +277,7 @@ class ShardedController(Generic[ObjectT]):
                 group.create_task(cache.run())
 
     async def _resync(self, period_s: float) -> None:
-        """Enqueue all keys of this replica at intervals."""
+        """Enqueue all keys of this replica every `period_s`."""
         while True:
             await self._clock.sleep(period_s)
             if self._caches is None:
@@ -291,11 +293,12 @@ class ShardedController(Generic[ObjectT]):
 
     @property
     def hands_over(self) -> bool:
-        """Whether deletions depend on what the previous owner of a slot handled."""
+        """Whether the new owner of a slot needs the list of objects that the previous owner
+        handled."""
         return self._adapter is not None and self._deletions == "observed"
 
     async def prepare(self) -> None:
-        """Choose how to filter, and make the caches for it."""
+        """Choose the filter by which this replica receives objects, and create the caches."""
         ring = self.ring
         selection = await choose(
             self._plain,
@@ -321,7 +324,8 @@ class ShardedController(Generic[ObjectT]):
         self._chosen.set()
 
     async def lead(self) -> None:
-        """Label objects that have no slot, if the filter uses labels."""
+        """Label objects that have no slot, if the filter uses labels; runs on the planner's
+        replica."""
         await self._chosen.wait()
         if isinstance(self.objects.selection, SlotLabel):
             await Labeller(
@@ -349,7 +353,7 @@ class ShardedController(Generic[ObjectT]):
                 keys |= set(self._adapter.keys(slot))
             for key in keys:
                 self._controller.enqueue(ReconcileWork(slot, key))
-            # The owner of a child may be gone; its children still need a reconcile.
+            # The owner of a child may be deleted; its children still need a reconcile.
             for cache in caches.children.values():
                 for child in cache.of(slot):
                     self._enqueue_owner(child, slot)
@@ -358,7 +362,7 @@ class ShardedController(Generic[ObjectT]):
         await self._running.idle(slot)
         if self._adapter is None or self._caches is None or slot in self._overdue:
             return
-        # Deletions that were observed here: the next owner never saw the object.
+        # Deletions that this replica observed: the next owner never saw these objects.
         for key in self._adapter.pending_deletions(slot, self._caches.objects.get):
             try:
                 async with self._running.of(slot):
@@ -397,7 +401,8 @@ class ShardedController(Generic[ObjectT]):
             return []
         objects = self._caches.objects
         if isinstance(objects.selection, SlotLabel):
-            # An object whose label was changed is in the cache of a slot that is not its own.
+            # An object whose label was changed is in the cache of a slot to which it does not
+            # belong.
             return [str(obj.key) for obj in objects.of(slot) if self.shard_of(obj) == slot]
         return [str(key) for key in objects.keys(slot)]
 
@@ -430,7 +435,7 @@ class ShardedController(Generic[ObjectT]):
             return outcome
         except Ended:
             ended = True
-            return Done()  # whoever has the slot now takes up all of it
+            return Done()  # the new owner of the slot reconciles all of its keys
         finally:
             spent_s = self._clock.monotonic() - began
             self._loads.spent(work.slot, spent_s)
@@ -438,7 +443,7 @@ class ShardedController(Generic[ObjectT]):
             (self._figures.processed if ended else self._figures.errors).inc()
 
     async def _guarded(self, work: ReconcileWork) -> Outcome:
-        """Reconcile, unless the object's slot label is wrong."""
+        """Reconcile a key, unless the object's slot label is wrong."""
         obj = self.get(work.key)
         if isinstance(self.objects.selection, SlotLabel):
             if obj is not None and await self._source.restore_label(obj, found_in=work.slot):
@@ -489,7 +494,7 @@ class ShardedController(Generic[ObjectT]):
         if owner is not None and slot in self.ring.tenancy.serving:
             self._controller.enqueue(ReconcileWork(slot, owner))
 
-    # In one place
+    # Caches
 
     def _ready(self) -> _Caches[ObjectT]:
         if self._caches is None:
@@ -520,7 +525,8 @@ class ShardedController(Generic[ObjectT]):
 
 
 def _check_options(name: str, deletions: str, resync_s: float | None, *, has_handler: bool) -> None:
-    """:raises ConfigError: an option of a controller is wrong, or does not fit the others."""
+    """Raise ConfigError if an option of a controller is wrong, or does not fit the other
+    options."""
     field = f"controller {name}"
     if deletions not in DELETIONS:
         message = f"deletions must be one of {', '.join(DELETIONS)}"

@@ -1,12 +1,13 @@
-"""Exclusive start: a leader that works alone waits until no replica of a ring acts any more.
+"""Exclusive start: a single leader waits until no replica of a ring works any more.
 
-The Lease of the election excludes a leader that works alone and the planner of a ring from each
-other. Replicas, however, act on their slots without a planner, too, for as long as they renew their
-own Leases. So a leader that works alone starts when the last of these Leases is released or has
-expired by the ring's rules. No replica can get more slots meanwhile: that takes an elected planner.
+A program runs either as a single leader or as a ring of replicas that share its keys. The Lease of
+the election excludes a single leader and the planner of a ring from each other. Replicas, however,
+work on their slots without a planner, too, for as long as they renew their own Leases. So a single
+leader starts when the last of these Leases is released or has expired by the ring's rules. No
+replica can get more slots meanwhile: granting slots takes an elected planner.
 
 Listing these Leases needs a right that only sharing replicas have. An access review checks the
-right first; without it, the ring does not exist.
+right first; without the right, the ring does not exist.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _log = get_logger(__name__)
 
 
 class ExclusiveStart:
-    """Waits until no replica works in a ring any more; `waits` is True meanwhile."""
+    """Makes a single leader wait until no replica works in a ring any more; `waits` is True
+    meanwhile."""
 
     def __init__(self, client: Client, config: Config, *, clock: Clock | None = None) -> None:
         self._client = client
@@ -49,7 +51,7 @@ class ExclusiveStart:
                         return
                     sightings = await self._look(sightings)
                 except Forbidden:
-                    return  # not even to ask
+                    return  # this account may not even create an access review
                 except ApiError as error:
                     _log.warning("Failed to list members of the ring", error=str(error))
                 else:

@@ -1,12 +1,12 @@
 """Fencing: a replica writes only to slots that it owns.
 
 All work for a slot runs under a *grant*: the slot, and the epoch at which this replica got it. The
-grant is in the context of the task, so that it reaches every request of that task. A client made by
-`fenced` checks before each write that the grant still holds; a write outside of a grant needs a
-valid Lease.
+grant is in the context of the task, so that every request of that task carries the grant. A client
+made by `fenced` checks before each write that the grant still holds; a write outside of a grant
+needs a valid Lease.
 
-A process that is frozen between the check and the request can still send it. So `stamped` puts the
-epoch on the object, and an admission policy (`admission`) refuses an old epoch.
+A process that is frozen between the check and the request can still send the request. So `stamped`
+puts the epoch on the object, and an admission policy (`admission`) refuses an old epoch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["Grant", "Holds", "NotOurs", "current_grant", "fenced", "stamped", "u
 
 
 class NotOurs(KubeoceanError):
-    """This replica may not, or no longer, work on this slot."""
+    """Raised when this replica may not, or no longer, work on a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The right of one incarnation of a replica to work on a slot."""
+    """The right of one incarnation of a replica to work on a slot since an epoch."""
 
     slot: int
     epoch: int
@@ -40,10 +40,10 @@ class Grant:
 
 
 class Holds(Protocol):
-    """Checks whether a grant is valid at this instant."""
+    """Interface of the check whether a grant is valid at this instant."""
 
     def check(self, grant: Grant | None) -> None:
-        """:raises NotOurs: the grant does not hold; with None, this replica holds no valid
+        """Raise NotOurs if the grant does not hold or, with None, if this replica has no valid
         Lease."""
 
 
@@ -51,13 +51,13 @@ _CURRENT: ContextVar[Grant | None] = ContextVar("kubeocean_shard_grant", default
 
 
 def current_grant() -> Grant | None:
-    """Under which grant this task works."""
+    """Return the grant under which the current task works; None if there is no grant."""
     return _CURRENT.get()
 
 
 @contextmanager
 def under(grant: Grant) -> Iterator[Grant]:
-    """Work under a grant until the block ends."""
+    """Run the block under a grant: writes of fenced clients in the block are checked against it."""
     token = _CURRENT.set(grant)
     try:
         yield grant
@@ -66,7 +66,7 @@ def under(grant: Grant) -> Iterator[Grant]:
 
 
 def fenced(client: Client, holds: Holds) -> Client:
-    """Return the client with a fence: it writes only while the caller's grant holds."""
+    """Return a copy of the client that writes only while the grant of the calling task holds."""
 
     def check() -> None:
         holds.check(_CURRENT.get())
@@ -79,9 +79,9 @@ def fenced(client: Client, holds: Holds) -> Client:
 
 
 def stamped(body: Mapping[str, Any], names: Names, grant: Grant | None = None) -> Json:
-    """Return the object or patch with the slot, the epoch and the writer of a grant on it.
+    """Return the object or patch `body` with the slot, the epoch and the writer of a grant.
 
-    :raises NotOurs: there is no grant to stamp it with.
+    :raises NotOurs: `grant` is None and the task has no grant.
     """
     grant = grant or _CURRENT.get()
     if grant is None:

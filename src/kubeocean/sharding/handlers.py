@@ -4,13 +4,13 @@
 handler with the difference between the record and the cache:
 
     no record, object in the cache              handle_add
-    record of a previous owner, same UID        handle_add: it is new to this replica
+    record of a previous owner, same UID        handle_add: the object is new to this replica
     record, newer resourceVersion               handle_update
-    record, object gone or with another UID     handle_delete
-    record, object alive but not in the cache   nothing: its labels were changed
+    record, object deleted or with another UID  handle_delete
+    record, object exists but is not cached     no call: its labels were changed
 
 A call that raises is retried. Before each call the reconciler checks that this replica still owns
-the slot, so a process that wakes after others took over calls nothing.
+the slot, so a process that resumes after others took over calls nothing.
 
 With a finalizer (`deletions="guaranteed"`) an object gets the finalizer before `handle_add`, and
 loses it after `handle_delete` has returned: the object exists until its deletion was handled, also
@@ -41,15 +41,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[ObjectT]):
-    """One change of a batch: an addition has no `old` object, a deletion no `new` one."""
+    """Change of one object in a batch: an addition has no `old` object, a deletion no `new` one."""
 
     old: ObjectT | None
     new: ObjectT | None
 
 
 class ResourceHandler(Generic[ObjectT]):
-    """Handler of additions, updates and deletions of one kind. Override the methods you need; a
-    call that raises is retried."""
+    """Handler of additions, updates and deletions of one resource, for a `ShardedController`.
+    Override the methods you need; a call that raises is retried."""
 
     async def handle_add(self, obj: ObjectT) -> None:
         """Handle an object that is new, or new to this replica."""
@@ -63,8 +63,9 @@ class ResourceHandler(Generic[ObjectT]):
     async def handle_batch(self, changes: Sequence[Change[ObjectT]]) -> None:
         """Handle several changes of one shard at once, each of another object.
 
-        A handler that overrides this method gets all of its changes by it, and none by the three
-        methods above. If it raises, all changes of the batch are retried.
+        A handler that overrides this method gets all changes through `handle_batch`, and none
+        through `handle_add`, `handle_update` and `handle_delete`. If `handle_batch` raises, all
+        changes of the batch are retried.
         """
         for change in changes:
             if change.new is None:
@@ -83,40 +84,41 @@ class ResourceHandler(Generic[ObjectT]):
         return True
 
     def get_resource_key(self, obj: ObjectT) -> str:
-        """Return the sharding key of an object. It must depend on nothing but the name."""
+        """Return the sharding key of an object. The key must depend on nothing but the object's
+        name."""
         return str(obj.key)
 
 
 class Presence(Enum):
-    """Where an object is that has left the cache."""
+    """Reason why an object has left the cache of a controller."""
 
     GONE = "gone"  # deleted, or another object has its name
-    HIDDEN = "hidden"  # it exists, and is going to come back into the cache
-    DESELECTED = "deselected"  # it exists, and does not match the controller's selector any more
+    HIDDEN = "hidden"  # exists, and will come back into the cache
+    DESELECTED = "deselected"  # exists, and does not match the controller's selector any more
 
 
 class ObjectSource(Protocol[ObjectT]):
     """The objects of a controller, in its cache and in the API server."""
 
     async def read(self, key: Key) -> ObjectT | None:
-        """Return the whole object; None if the cache does not have it."""
+        """Return the whole object; None if the object is not in the cache."""
 
     async def locate(self, key: Key, uid: str) -> tuple[Presence, ObjectT | None]:
-        """Return where an object is that is not in the cache, and the object if it exists."""
+        """Return why an object is not in the cache, and the object if it exists."""
 
     async def recall(self, key: Key, uid: str, version: str) -> ObjectT:
-        """Return a deleted object as it was at a resourceVersion; only its metadata if the server
-        does not remember it."""
+        """Return a deleted object as it was at a resourceVersion; only its metadata if the API
+        server no longer has that version."""
 
     async def set_finalizer(self, obj: ObjectT, finalizer: str, *, present: bool) -> ObjectT:
-        """Add or remove a finalizer and return the object as it is then."""
+        """Add or remove a finalizer of an object, and return the object after the write."""
 
 
 @dataclass(slots=True)
 class _Record(Generic[ObjectT]):
-    """What is known of an object that this replica or a previous owner gave to the handler.
+    """Record of an object that this replica or a previous owner of its slot gave to the handler.
 
-    - `obj`: as it was last handled or seen; None if only a previous owner saw it.
+    - `obj`: the object as it was last handled or seen; None if only a previous owner saw it.
     - `added`: `handle_add` of this replica has returned.
     - `deleted`: `handle_delete` has returned, and the finalizer is still to be removed.
     - `version`: a resourceVersion at which the object existed, if `obj` is None.
@@ -135,7 +137,8 @@ def has_batches(handler: ResourceHandler[ObjectT]) -> bool:
 
 
 class HandlerReconciler(Generic[ObjectT]):
-    """Reconciler that calls a handler; `check` raises if the slot of the caller was lost."""
+    """Calls a `ResourceHandler` from a level-triggered reconcile; `check` raises if the slot was
+    lost."""
 
     def __init__(
         self,
@@ -174,7 +177,8 @@ class HandlerReconciler(Generic[ObjectT]):
         if self._finalizer and self._finalizer not in (new.metadata.finalizers or ()):
             new = await self._source.set_finalizer(new, self._finalizer, present=True)
         if record is None:
-            # Before the call: also an addition that was cut short is followed by a deletion.
+            # Recorded before the call: an addition that was interrupted is followed by a deletion,
+            # too.
             record = self._records.setdefault(slot, {})[key] = _Record(new.uid)
         due = key in self._resync
         if not record.added:
@@ -189,7 +193,8 @@ class HandlerReconciler(Generic[ObjectT]):
         return Done()
 
     async def _end(self, slot: int, key: Key, record: _Record[ObjectT], *, gone: bool) -> bool:
-        """Handle the deletion of an object that is not in the cache; False if it still exists."""
+        """Handle the deletion of a recorded object that is not in the cache; return False if the
+        object still exists."""
         if not gone and not record.deleted:
             presence, obj = await self._source.locate(key, record.uid)
             if presence is Presence.HIDDEN:
@@ -208,7 +213,7 @@ class HandlerReconciler(Generic[ObjectT]):
     async def _finalize(
         self, slot: int, key: Key, record: _Record[ObjectT] | None, obj: ObjectT
     ) -> Outcome:
-        """Handle the deletion of an object that waits for the finalizer, then remove it."""
+        """Call the handler for an object with a deletion timestamp, then remove the finalizer."""
         if self._finalizer not in (obj.metadata.finalizers or ()):
             return Done()  # never handled, or the finalizer was removed already
         if record is None:
@@ -239,7 +244,8 @@ class HandlerReconciler(Generic[ObjectT]):
     # Slots
 
     def resync(self, keys: Iterable[Key]) -> None:
-        """Let the next reconcile of these keys call the handler also if nothing changed."""
+        """Make the next reconcile of these keys call the handler even if the objects are
+        unchanged."""
         self._resync.update(keys)
 
     def keys(self, slot: int) -> Collection[Key]:
@@ -255,7 +261,8 @@ class HandlerReconciler(Generic[ObjectT]):
         ]
 
     def handled(self, slot: int, version: str) -> Handled:
-        """Return the objects of a slot whose deletion is still to be handled."""
+        """Return the handled objects of a slot, for the hand-over to its next owner; `version` is
+        the resourceVersion of the cache."""
         records = self._records.get(slot, {})
         uids = {str(key): record.uid for key, record in records.items() if not record.deleted}
         return Handled(uids, version)
@@ -271,7 +278,7 @@ class HandlerReconciler(Generic[ObjectT]):
             records.setdefault(key, _Record(uid, known, version=handled.version))
 
     def saw_removed(self, slot: int, obj: ObjectT, *, served: bool) -> None:
-        """Keep an object that left the cache before this replica has handled it."""
+        """Keep an object that left the cache before this replica has handled its deletion."""
         record = self._record(slot, obj.key)
         if record is not None:
             if record.obj is None and record.uid == obj.uid:
@@ -280,11 +287,12 @@ class HandlerReconciler(Generic[ObjectT]):
             self._removed.setdefault(slot, {})[obj.key] = obj
 
     def start(self, slot: int) -> None:
-        """Start with a gained slot: forget the removed objects that were kept for it until now."""
+        """Start with a gained slot: forget the removed objects that were kept for the slot until
+        now."""
         self._removed.pop(slot, None)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot that another replica owns now."""
+        """Forget the records of a slot that another replica owns now."""
         self._removed.pop(slot, None)
         for key in self._records.pop(slot, {}):
             self._resync.discard(key)

@@ -1,16 +1,16 @@
-"""Hand-over pages: which objects the previous owner of a slot had handled.
+"""Hand-over pages: ConfigMaps that list the objects which the previous owner of a slot handled.
 
 A deletion can only be handled by a replica that knows the object. The new owner of a slot has not
-handled any of its objects yet, so an object that is deleted around the hand-over would be known to
-nobody. Therefore the old owner writes the keys and UIDs of the objects that it handled before it
+handled any of its objects yet, so no replica would know an object that is deleted around the
+hand-over. Therefore the old owner writes the keys and UIDs of the objects that it handled before it
 acknowledges the loss of the slot, and the new owner reads them before it starts:
 
     old owner   no work runs → on_shard_lost returned → page written → loss acknowledged
     new owner   slot granted → page read and removed → on_shard_gained → keys are taken
 
-A page is a ConfigMap of the ring with one entry for each slot (several for a large slot). Whoever
-gets a slot removes its entry before it starts, so an entry that exists was written by the last
-replica that worked on the slot. A replica that crashed has written none.
+A page is a ConfigMap of the ring with one entry for each slot (several for a large slot). The new
+owner of a slot removes the slot's entry before it starts, so an entry that exists was written by
+the last replica that worked on the slot. A replica that crashed has written none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kubeocean.sharding.names import Names
 
 __all__ = ["HANDOVER", "Handled", "HandoverPages", "SlotHandover", "decode_pages", "encode_pages"]
 
-HANDOVER: Final = "handover"  # the role of a page
+HANDOVER: Final = "handover"  # value of the role label of a page
 _PAGE_BYTES: Final = 400_000  # of the 1 MiB that an API server stores in a ConfigMap
 _PART_KEYS: Final = 4_000  # in one entry; with UIDs and long names less than a page
 
@@ -45,7 +45,7 @@ R = TypeVar("R")
 class Handled:
     """Objects of one slot that one controller handled: the UID of each key.
 
-    `version` is the resourceVersion of a state of the cluster in which all of them existed.
+    `version` is a resourceVersion at which all these objects existed.
     """
 
     uids: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +54,8 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class SlotHandover:
-    """Content of a hand-over: the handled objects by controller, and the epoch of the grant."""
+    """Content of the hand-over of a slot: the handled objects by controller, and the grant's
+    epoch."""
 
     epoch: int
     controllers: Mapping[str, Handled]
@@ -65,7 +66,7 @@ class SlotHandover:
 
 
 class _Entry(msgspec.Struct):
-    """Part of the hand-over of one slot, as stored."""
+    """Entry of a hand-over page: a part of the hand-over of one slot, as stored."""
 
     epoch: int
     controller: str
@@ -96,7 +97,7 @@ def _entries(handover: SlotHandover) -> Iterator[_Entry]:
 
 
 def decode_pages(pages: Iterable[Mapping[str, str]]) -> dict[int, SlotHandover]:
-    """Return the hand-overs of all slots in these pages; of several for a slot the newest one.
+    """Return the hand-over of each slot in these pages; the newest if a slot has several.
 
     An entry that cannot be read is ignored.
     """
@@ -115,7 +116,7 @@ def decode_pages(pages: Iterable[Mapping[str, str]]) -> dict[int, SlotHandover]:
 
 
 def _slot_of_entry(name: str) -> int | None:
-    """Return the slot of an entry by its name in the page, or None."""
+    """Return the slot that the name of a page's entry contains, or None."""
     slot, _, part = name.partition(".")
     return int(slot) if slot.isdecimal() and slot.isascii() and part.isdecimal() else None
 
@@ -132,9 +133,9 @@ def _newest(entries: list[_Entry]) -> SlotHandover:
 
 
 class HandoverPages:
-    """The hand-over pages of one ring in the API server.
+    """The hand-over pages (ConfigMaps) of one ring in the API server.
 
-    Calls that wait at the same time share one request: many slots change hands together.
+    Calls that wait at the same time share one request, because many slots change owners together.
     """
 
     def __init__(self, client: Client, *, namespace: str, names: Names) -> None:
@@ -143,34 +144,34 @@ class HandoverPages:
         self._names = names
         self._writes = _Batches[SlotHandover, None](self._write)
         self._reads = _Batches[None, SlotHandover | None](self._take)
-        # Entries read but not delivered yet, by UID of the page and name: a removal whose answer
-        # was lost is repeated without them.
+        # Entries read but not delivered yet, by UID of the page and name: if the answer to a
+        # removal was lost, the repeated removal no longer finds these entries.
         self._read: dict[tuple[str, str], str] = {}
 
     async def put(self, slot: int, handover: SlotHandover) -> None:
-        """Store what was handled in a slot.
+        """Store the list of handled objects of a slot for its next owner.
 
-        :raises ApiError: it could not be stored.
+        :raises ApiError: the page could not be written.
         """
         await self._writes.submit(slot, handover)
 
     async def take(self, slot: int) -> SlotHandover | None:
-        """Remove and return what the last owner of a slot handled; None if it stored nothing.
+        """Remove and return the hand-over of a slot's last owner; None if that owner stored none.
 
         :raises ApiError: the pages could not be read or changed.
         """
         return await self._reads.submit(slot, None)
 
     def forget(self, slots: Collection[int]) -> None:
-        """Forget what was read for slots that this replica lost before it was delivered."""
+        """Forget hand-overs that were read for slots which this replica lost before delivery."""
         for page, name in list(self._read):
             if _slot_of_entry(name) in slots:
                 del self._read[page, name]
 
     async def clear(self) -> None:
-        """Delete all pages.
+        """Delete all hand-over pages of the ring.
 
-        :raises ApiError: one could not be deleted.
+        :raises ApiError: a page could not be deleted.
         """
         for page in await self._pages():
             await self._remove(page, page.data or {})
@@ -207,7 +208,7 @@ class HandoverPages:
         return listing.items
 
     async def _remove(self, page: ConfigMap, entries: Mapping[str, str]) -> None:
-        """Remove entries of a page; the page goes with its last entry."""
+        """Remove entries of a page; a page without entries is deleted."""
         try:
             if entries.keys() == (page.data or {}).keys():
                 await self._client.delete(
@@ -232,22 +233,25 @@ class HandoverPages:
 
 
 class _Batches(Generic[V, R]):
-    """Requests for single slots that are sent together: one batch is on its way at a time, and
-    slots that are submitted meanwhile form the next one."""
+    """Requests for single slots that are sent together: one batch is sent at a time, and slots that
+    are submitted meanwhile form the next batch."""
 
     def __init__(self, send: Callable[[Mapping[int, V]], Awaitable[Mapping[int, R]]]) -> None:
         self._send = send
         self._waiting: dict[int, tuple[V, asyncio.Future[R]]] = {}
-        self._sent: asyncio.Event | None = None  # set when the batch on its way has ended
+        self._sent: asyncio.Event | None = None  # set when the batch that is being sent has ended
 
     async def submit(self, slot: int, value: V) -> R:
-        """Return the result of a slot, or raise the error of its batch."""
+        """Send `value` for a slot with the next batch, and return the result of the slot.
+
+        :raises Exception: the error of the batch.
+        """
         if slot in self._waiting:
             raise InvariantError("a slot was submitted twice", slot=slot)
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting[slot] = (value, result)
         try:
-            await asyncio.sleep(0)  # slots of the same moment go together
+            await asyncio.sleep(0)  # slots that are submitted in this moment join the batch
             while not result.done():
                 if self._sent is None:
                     await self._send_batch()
@@ -256,7 +260,7 @@ class _Batches(Generic[V, R]):
         finally:
             self._waiting.pop(slot, None)
             if not result.done():
-                result.cancel()  # the caller was cancelled, and nobody else reads the result
+                result.cancel()  # the caller was cancelled, and no other task reads the result
         return result.result()
 
     async def _send_batch(self) -> None:

@@ -1,9 +1,9 @@
-"""Heartbeat: the Lease by which a replica shows that it is alive, and the reading of all of them.
+"""Heartbeat: writes the Lease of this replica, and reads the Leases of all replicas of a ring.
 
-Each incarnation of a replica has a Lease of its own. The replica renews it every `retry_s`, and at
-once when its record changes: when it is ready, when it leaves, when it acknowledges the loss of
-slots. The record is stored in annotations. An incarnation whose Lease was deleted has been evicted
-and never acts again.
+Each incarnation of a replica has a Lease of its own. The replica renews the Lease every `retry_s`,
+and at once when its record changes: when the replica is ready, when it leaves, when it acknowledges
+the loss of slots. The record is stored in annotations. An incarnation whose Lease was deleted has
+been evicted and never acts again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _log = get_logger(__name__)
 
 
 class Evicted(KubeoceanError):
-    """The Lease of this incarnation is gone."""
+    """Raised when the Lease of this incarnation of a replica was deleted."""
 
 
 class Heartbeat:
-    """The Lease of one incarnation.
+    """Writes the Lease by which one incarnation of a replica shows that it is alive.
 
-    `renewed(started, answered)` is called for every successful renewal, and returns whether it was
-    in time.
+    `renewed(started, answered)` is called for every successful renewal, and returns whether the
+    renewal was in time.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Heartbeat:
         self._record = record
         self._loads: Mapping[int, float] = {}
         self._loads_due = float("-inf")
-        self._written = ""  # what the Lease says of us
+        self._written = ""  # record as the Lease contains it
         self._news = asyncio.Event()
         self._uid = ""
         self.name = names.member(record.id)
@@ -82,22 +82,23 @@ class Heartbeat:
 
     @property
     def published(self) -> bool:
-        """Whether the Lease contains all that was set."""
+        """Whether the Lease contains the current record of this replica."""
         return self._written == encode_member(self._record)
 
     def say(self, **changes: object) -> None:
-        """Change the member's record (`state`, `acks`, `released`) and write it at once."""
+        """Change fields of this replica's record (`state`, `acks`, `released`) and renew the Lease
+        at once."""
         record = replace(self._record, **changes)  # type: ignore[arg-type]  # fields by name
         if record != self._record:
             self._record = record
             self._news.set()
 
     def report(self, loads: Mapping[int, float]) -> None:
-        """Set the loads of the slots, which are written at intervals."""
+        """Set the loads of the slots, which are written to the Lease at intervals."""
         self._loads = dict(loads)
 
     async def join(self) -> None:
-        """Make the Lease."""
+        """Create the Lease of this replica."""
         lease = self._lease()
         meta = {
             "name": self.name,
@@ -113,10 +114,10 @@ class Heartbeat:
         self._settle(lease, started)
 
     async def run(self) -> None:
-        """Renew until the incarnation is over.
+        """Renew the Lease until the incarnation ends.
 
-        Failures of the API are no news: the deadline that `renewed` keeps decides.
-        :raises Evicted: the Lease is gone.
+        Failed requests are retried and not raised: the deadline that `renewed` keeps decides.
+        :raises Evicted: the Lease was deleted.
         """
         while True:
             try:
@@ -134,7 +135,8 @@ class Heartbeat:
         self._news.clear()
         lease = self._lease()
         started = self._clock.monotonic()
-        # The UID is the precondition: one that was made again under this name is not ours.
+        # The UID is the precondition: a Lease created again under this name belongs to another
+        # writer.
         lease["metadata"]["uid"] = self._uid
         await self._client.patch(LEASES, self.name, MergePatch(lease), self._namespace)
         self._settle(lease, started)
@@ -170,7 +172,7 @@ class Heartbeat:
 
 
 def record_of(lease: Lease, names: Names) -> MemberRecord | None:
-    """Return the member's record on a Lease; None if no replica wrote it."""
+    """Return the replica's record on a Lease; None if no replica of the ring wrote the Lease."""
     spec, annotations = lease.spec, lease.annotations
     member = spec.holder_identity or ""
     try:
@@ -192,22 +194,22 @@ def record_of(lease: Lease, names: Names) -> MemberRecord | None:
 
 
 async def read_members(client: Client, namespace: str, names: Names) -> list[MemberRecord]:
-    """Read all members with a consistent list."""
+    """Return the records of all members of a ring, read with a consistent list of their Leases."""
     listing = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
     return records_of(listing.items, names)
 
 
 def records_of(leases: Iterable[Lease], names: Names) -> list[MemberRecord]:
-    """Return the members among these Leases."""
+    """Return the records of the members of the ring among these Leases."""
     records = (record_of(lease, names) for lease in leases)
     return [record for record in records if record is not None]
 
 
 async def may_see(client: Client, namespace: str) -> bool:
-    """Return whether this account may list the members. Checked first, so that accounts without the
-    right cause no denied requests.
+    """Return whether this account may list the Leases of a ring's members. Checked first, so that
+    accounts without the right cause no denied requests.
 
-    :raises ApiError: the server does not say.
+    :raises ApiError: the API server did not answer the access review.
     """
     listing = {"verb": "list", "group": LEASES.group, "resource": LEASES.plural}
     return await may(client, {**listing, "namespace": namespace})

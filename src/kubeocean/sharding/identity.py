@@ -2,12 +2,12 @@
 
 Two replicas that map keys to slots by different rules would work on one key at a time, each in
 another slot. So the settings that decide which slot a key is in, and through which filter and names
-replicas find objects and each other, are stored beside the table. A replica whose settings differ
-refuses to start. Periods are not among them: replicas may differ in these during a rolling update,
-because each Lease states its own duration.
+replicas find objects and each other, are stored with the table. A replica whose settings differ
+refuses to start. Durations are not among these settings: replicas may have different ones during a
+rolling update, because each Lease states its own duration.
 
-An identity is a mapping of configuration keys to texts. A key that only one side has is no
-difference: it is a setting that the other side does not use.
+An identity is a mapping of configuration keys to texts. A key that only one of two identities has
+is no difference: the other replica does not use this setting.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ConfigurationRecord:
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """Setting in which a replica differs from its ring."""
+    """Setting in which a replica differs from its ring (the replicas that share a controller's
+    keys)."""
 
     field: str
     ours: str
@@ -60,8 +61,8 @@ class SettingDifference:
 
 
 def identity_of(config: Config, algorithm: Algorithm) -> dict[str, str]:
-    """Return the identity of a ring as a configuration has it, without the filters, which are
-    known when the API server was probed."""
+    """Return the identity of a ring that a configuration describes, without the filters, which are
+    only known after the API server was probed."""
     sharding = config.sharding
     identity = {
         SLOTS_FIELD: str(sharding.slots),
@@ -80,19 +81,20 @@ def identity_of(config: Config, algorithm: Algorithm) -> dict[str, str]:
 
 
 def filter_field(controller: str) -> str:
-    """Return the name of the field for the filter that a controller uses."""
+    """Return the identity's key for the filter that a controller uses."""
     return f"{_FILTER}{controller}"
 
 
 def with_filter(identity: Identity, recorded: Identity, filter_: str) -> dict[str, str]:
-    """Return an identity with the filters of the recorded controllers set to a configured one;
-    for `auto` without them, so that the first replica chooses."""
+    """Return `identity` with the filter `filter_` for each controller in `recorded`; with `auto`,
+    no filters are included, so that the first replica chooses."""
     fields = [field for field in recorded if field.startswith(_FILTER)]
     return {**identity, **(dict.fromkeys(fields, filter_) if filter_ != "auto" else {})}
 
 
 def differences(ours: Identity, theirs: Identity) -> list[SettingDifference]:
-    """Return the fields that both have with different values, in our order."""
+    """Return the settings that two identities both have with different values, in the order of
+    `ours`."""
     return [
         SettingDifference(field, value, theirs[field])
         for field, value in ours.items()
@@ -103,7 +105,7 @@ def differences(ours: Identity, theirs: Identity) -> list[SettingDifference]:
 def refusal(
     ring: str, differing: Sequence[SettingDifference], replicas: Sequence[str]
 ) -> ConfigError:
-    """Return the error of a replica that differs from its ring."""
+    """Return the error that makes a replica refuse to start in a ring with other settings."""
     if replicas:
         others = ", ".join(sorted(replicas)[:_NAMED])
         more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""

@@ -1,6 +1,6 @@
-"""Member statistics: the members of a ring by state, at one moment.
+"""Member statistics: the replicas of a ring by state, at one moment.
 
-able      healthy, wanted, and may get slots
+able      healthy, not leaving or drained: may get slots
 keeping   may keep their slots: able, silent and not ready members
 dead      will certainly never act again
 """
@@ -19,35 +19,37 @@ __all__ = ["MemberStats", "read_member_stats"]
 
 @dataclass(frozen=True, slots=True)
 class MemberStats:
-    """Members by state; `able` has the capacities of those that can own slots."""
+    """Members of a ring by state; `able` has the capacity of each member that may get slots."""
 
     records: Mapping[str, MemberRecord]
     able: Mapping[str, float]
     keeping: frozenset[str]
     dead: frozenset[str]
-    owners: frozenset[str]  # of the table, now or next
-    seen: float  # the epoch that all acting members have seen
-    newest: int  # the newest epoch that any member has seen
+    owners: frozenset[str]  # present and next owners in the table
+    seen: float  # the lowest epoch that members which may act have published
+    newest: int  # the highest epoch that any member has published
 
     def acks(self, member: str) -> Mapping[int, int]:
-        """Return the drains that a member has acknowledged."""
+        """Return the slots whose drain a member has acknowledged, each with its epoch."""
         record = self.records.get(member)
         return record.acks if record is not None else {}
 
     def template(self, member: str) -> str:
-        """Return the version of a member's program; "" if it is not known."""
+        """Return the version of a member's program; "" if the version is unknown."""
         record = self.records.get(member)
         return record.template if record is not None else ""
 
     def follows(self, member: str, owner: str) -> bool:
-        """Return whether `member` is the next incarnation of `owner`, or declares to replace it."""
+        """Return whether `member` is the next incarnation of `owner`, or names `owner` as its
+        predecessor."""
         predecessor = self.records[member].predecessor
         return name_of(member) == name_of(owner) or (
             predecessor in (owner, name_of(owner)) and predecessor != ""
         )
 
     def replaces(self, member: str, owner: str) -> bool:
-        """Return whether a rolling update has put `member` where `owner` was: versions differ."""
+        """Return whether `member` replaces `owner` in a rolling update: their program versions
+        differ."""
         new, old = self.template(member), self.template(owner)
         return bool(new and old) and new != old
 
@@ -60,7 +62,7 @@ def read_member_stats(
     *,
     expired: Callable[[MemberSighting, float], bool],
 ) -> MemberStats:
-    """Sort the members; owners that were never looked for are kept."""
+    """Return the members by state; owners in the table without a sighting keep their slots."""
     records: dict[str, MemberRecord] = {}
     able: dict[str, float] = {}
     owners = table.owners

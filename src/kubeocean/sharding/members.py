@@ -1,9 +1,10 @@
-"""Members of a ring: their records on Leases, and the rules by which they live or expire.
+"""Members of a ring: their records on Leases, and the rules by which members live or expire.
 
-Each replica keeps a Lease. An observer judges a member only by how long it has seen the Lease
-unchanged, on its own monotonic clock; times that others wrote are not used. A sign of life may come
-from any source, such as a watch. Expiry is concluded only from a consistent read that *began* after
-the patience had passed and still showed the same record: a lagging watch proves nothing.
+Each replica keeps a Lease. An observer judges a member only by how long the observer has seen the
+Lease unchanged, on its own monotonic clock; times that others wrote are not used. A sign of life
+may come from any source, such as a watch. Expiry is concluded only from a consistent read that
+*began* after the patience had passed and still showed the same record: a lagging watch proves
+nothing.
 
 An expired member stays expired: a replica whose own deadline has passed once does not act again
 under that ID (see `slot_lease`), so a late judgement is never wrong.
@@ -47,29 +48,30 @@ NEVER: Final = float("-inf")
 
 
 class MemberState(StrEnum):
-    """State of a replica."""
+    """State of a replica in a ring."""
 
-    JOINING = "Joining"  # it lives, and is not ready for slots
-    HEALTHY = "Healthy"  # it may be given slots
-    UNHEALTHY = "Unhealthy"  # silent for longer than it acts; gets no slots
-    LEAVING = "Leaving"  # it works, and its slots are given to others
+    JOINING = "Joining"  # renews its Lease, and is not ready for slots
+    HEALTHY = "Healthy"  # may get slots
+    UNHEALTHY = "Unhealthy"  # its Lease was not renewed in time; gets no slots
+    LEAVING = "Leaving"  # works until other replicas have its slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """Record that a replica publishes about itself.
+    """Record that a replica publishes about itself on its Lease.
 
-    - `pulse`: changes with every write of its Lease, as a resourceVersion does.
-    - `lease_s`: what it promises; the longer of this and the observer's own counts.
-    - `state`: Joining, Healthy or Leaving, as it reports itself.
-    - `released`: all its work has ended, and it will never act again.
+    - `pulse`: changes with every write of the Lease, as a resourceVersion does.
+    - `lease_s`: the Lease duration that the replica states; the longer of this one and the
+      observer's counts.
+    - `state`: Joining, Healthy or Leaving, as the replica reports itself.
+    - `released`: all work of the replica has ended, and the replica will never act again.
     - `template`: the version of the program; a rolling update replaces one by another.
-    - `address`: where it can be reached, for people and for `NodeInfo`.
-    - `predecessor`: the ID or the name of the replica that it replaces.
-    - `acks`: the epochs of the drained slots on which it will not act again.
-    - `seen`: it acts by a table of at least this epoch, and what was taken from it has ended. It is
-      published when the planner waits for it, not with every table.
-    - `loads`: what its slots cost it.
+    - `address`: where the replica can be reached, for people and for `NodeInfo`.
+    - `predecessor`: the ID or the name of the replica that this one replaces.
+    - `acks`: the slots whose drain the replica acknowledged, each with the epoch of the drain.
+    - `seen`: the replica acts by a table of at least this epoch, and its work on slots that this
+      table took from it has ended. Published when the planner waits for it, not with every table.
+    - `loads`: the measured load of each slot.
     """
 
     id: str
@@ -89,10 +91,11 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemberSighting:
-    """An observer's knowledge of a member, on the observer's clock.
+    """Observation of a member's Lease by another replica, with times of the observer's clock.
 
-    `record` is None for one that is not there though the table names it. `changed` is when it was
-    first seen as it is; `confirmed` is the start of the last consistent read that showed it so.
+    `record` is None for a member that the table names and that has no Lease. `changed` is the time
+    at which the observer first saw this record; `confirmed` is the start of the last consistent
+    read that still showed it.
     """
 
     record: MemberRecord | None
@@ -108,10 +111,10 @@ def observe(
     started: float | None,
     now: float,
 ) -> dict[str, MemberSighting]:
-    """Return the sightings after `records` were received at `now`.
+    """Return the sightings of members after `records` were received at `now`.
 
-    With `started`, the records are those of all members, by a consistent read that began then; an
-    `expected` member without a record is noted as absent. Without `started`, other members may
+    With `started`, `records` are all members of a consistent read that began at that time; an
+    `expected` member without a record is recorded as absent. Without `started`, other members may
     exist.
     """
     after: dict[str, MemberSighting] = {} if started is not None else dict(before)
@@ -134,14 +137,16 @@ def observe(
 
 
 def certain_at(sighting: MemberSighting, timing: Timing) -> float:
-    """From when on a consistent read that still shows the same proves that a member is dead."""
+    """Return the time after which a consistent read that shows an unchanged Lease proves that the
+    member is dead."""
     record = sighting.record
     promised = record.lease_s - timing.lease_s if record is not None else 0.0
     return sighting.changed + timing.patience_s + (promised if promised > 0 else 0.0)
 
 
 def expired(sighting: MemberSighting, timing: Timing) -> bool:
-    """Return whether it is certain that the member acts no more and never will."""
+    """Return whether a member certainly never acts again: it released its Lease, or the Lease
+    expired."""
     record = sighting.record
     if record is not None and record.released:
         return True
@@ -149,14 +154,14 @@ def expired(sighting: MemberSighting, timing: Timing) -> bool:
 
 
 def judge(sighting: MemberSighting, now: float, timing: Timing) -> MemberState:
-    """Return the state of a member, as one observer sees it."""
+    """Return the state of a member at `now`, as one observer sees it."""
     record = sighting.record
     if record is None or record.released or now - sighting.changed >= timing.renew_s:
         return MemberState.UNHEALTHY
     return record.state
 
 
-_LARGEST = 65504.0  # of a half-precision number
+_LARGEST = 65504.0  # the largest half-precision number
 _WRITTEN_STATES = (MemberState.JOINING, MemberState.HEALTHY, MemberState.LEAVING)
 
 
@@ -172,7 +177,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
 
 
 def encode_member(record: MemberRecord) -> str:
-    """Encode a member's record as JSON."""
+    """Return a member's record, without its loads, as JSON for the Lease's annotation."""
     acks: dict[int, list[int]] = {}
     for slot, epoch in record.acks.items():
         acks.setdefault(epoch, []).append(slot)
@@ -192,9 +197,9 @@ def encode_member(record: MemberRecord) -> str:
 def decode_member(
     member: str, *, text: str, pulse: str, lease_s: float = 0.0, loads: str = "", uid: str = ""
 ) -> MemberRecord:
-    """Return the record of a Lease's annotations.
+    """Return the record of a member from the annotations of its Lease.
 
-    :raises ConfigError: they are not what a replica writes.
+    :raises ConfigError: the annotations are not as a replica writes them.
     """
     try:
         wire = msgspec.json.decode(text, type=_Wire)
@@ -233,11 +238,12 @@ def decode_member(
 
 
 def _decode_acks(texts: Mapping[str, str]) -> dict[int, int]:
-    """Return the epoch of each acknowledged slot; the texts are sets of slots by epoch."""
+    """Return the epoch of each acknowledged slot; `texts` has the encoded slots of each epoch."""
     acks: dict[int, int] = {}
     for epoch, text in texts.items():
         slots = decode_slots(text)
-        # The sets of a replica are disjoint; so all of them cost no more than one of all slots.
+        # The sets of a replica are disjoint; so decoding all of them costs no more than one set of
+        # all slots.
         if not acks.keys().isdisjoint(slots):
             raise ValueError(f"epoch {epoch} acknowledges a slot of another epoch")
         acks |= dict.fromkeys(slots, int(epoch))
@@ -245,16 +251,16 @@ def _decode_acks(texts: Mapping[str, str]) -> dict[int, int]:
 
 
 def encode_loads(loads: Mapping[int, float]) -> str:
-    """Loads to three significant digits; two bytes for each slot."""
+    """Return the loads as text: three significant digits, two bytes for each slot."""
     ordered = sorted(loads)
     halves = struct.pack(f"<{len(ordered)}e", *(min(loads[s], _LARGEST) for s in ordered))
     return f"{encode_slots(ordered)} {b64encode(halves).decode()}" if ordered else ""
 
 
 def decode_loads(text: str) -> dict[int, float]:
-    """Return the loads of a text.
+    """Return the loads of slots that `encode_loads` encoded.
 
-    :raises ConfigError: it has none.
+    :raises ConfigError: the text is not in that encoding.
     """
     if not text:
         return {}
@@ -266,5 +272,5 @@ def decode_loads(text: str) -> dict[int, float]:
         raise ConfigError(
             f"is not an encoding of loads: {error}", field="loads", value=text
         ) from error
-    # Nobody measures less than nothing, or infinity; a nonsense load must not stop a ring.
+    # Negative and infinite loads are ignored: a nonsense load must not stop a ring.
     return {s: v for s, v in zip(ordered, values, strict=True) if 0 <= v < float("inf")}

@@ -4,8 +4,8 @@ The names are `sharded_controller_*`; every series has the label `ring`, so that
 part in several rings.
 
 The load of a slot is the share of time that its reconciles take, averaged over some minutes, plus a
-small amount for each object in it. It is measured at intervals, not at each event. The first period
-of a gained slot is not reported, since all of its objects are reconciled once.
+small amount for each object in the slot. The load is measured at intervals, not at each event. The
+first period of a gained slot is not reported, since all of its objects are reconciled once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Loads", "MetricsPage", "RingMetrics", "WorkMetrics"]
 
 
 class RingMetrics:
-    """Metrics of one replica in one ring."""
+    """Metrics of one replica in one ring (the replicas that share a controller's keys)."""
 
     def __init__(self, metrics: Metrics, ring: str) -> None:
         label = ["ring"]
@@ -77,7 +77,7 @@ class RingMetrics:
         self.seen({})
 
     def seen(self, states: dict[str, MemberState]) -> None:
-        """Set the number of replicas in each state, as the planner sees them."""
+        """Set the metric of the number of replicas in each state, as the planner sees them."""
         self.node_count.set(len(states))
         for state in MemberState:
             count = sum(each is state for each in states.values())
@@ -101,14 +101,14 @@ class WorkMetrics:
 
 
 class MetricsPage:
-    """A part of a service: serves `metrics.path` on `metrics.port`, unless it is switched off."""
+    """Service part that serves `metrics.path` on `metrics.port`, unless metrics are disabled."""
 
     name = "metrics"
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         self._section = config.metrics
         self._metrics = metrics
-        self.address: BindAddress | None = None  # where it listens
+        self.address: BindAddress | None = None  # the address and port that the page listens on
 
     async def run(self) -> None:
         if not self._section.enabled:
@@ -126,28 +126,28 @@ class MetricsPage:
         return web.Response(body=body, headers={"Content-Type": self._metrics.content_type(accept)})
 
 
-_NEW: Final = 0.3  # what a measurement counts against all before it
-_OBJECT: Final = 0.0001  # an object that nothing happens to: one reconcile of 10 ms in 100 s
+_NEW: Final = 0.3  # weight of a measurement in the moving average
+_OBJECT: Final = 0.0001  # load of an idle object: one reconcile of 10 ms in 100 s
 
 
 class Loads:
-    """The loads of the slots of one workload, measured every `every_s`."""
+    """Measured loads of the slots of one workload; a measurement is made every `every_s`."""
 
     def __init__(self, clock: Clock, *, every_s: float = 10.0) -> None:
         self._clock = clock
         self._every_s = every_s
         self._since = clock.monotonic()
-        self._known: set[int] = set()  # slots that were ours for a period
+        self._known: set[int] = set()  # slots that this replica owned for a whole period
         self._spent: dict[int, float] = {}
         self._busy: dict[int, float] = {}
         self._loads: dict[int, float] = {}
 
     def spent(self, slot: int, seconds: float) -> None:
-        """A reconcile took so long."""
+        """Add the duration of a reconcile to the load of its slot."""
         self._spent[slot] = self._spent.get(slot, 0.0) + seconds
 
     def measure(self, slots: Collection[int], objects: Callable[[int], int]) -> Mapping[int, float]:
-        """Return the loads of these slots, as of the last measurement; nothing before the first."""
+        """Return the loads of these slots, as of the last measurement; empty before the first."""
         now = self._clock.monotonic()
         passed = now - self._since
         if passed >= self._every_s:
@@ -164,7 +164,7 @@ class Loads:
         return self._loads
 
     def drop(self, slots: Collection[int]) -> None:
-        """Forget slots that another replica owns now."""
+        """Forget the loads of slots that another replica owns now."""
         self._known.difference_update(slots)
         for slot in slots:
             for memory in (self._spent, self._busy, self._loads):

@@ -1,7 +1,8 @@
 """Names: every label, annotation and object name that a ring shares with its users.
 
-All of them begin with one domain, so that two installations, or a program of another name, do not
-meet. Objects of a ring are named after it: `<ring>-table`, `<ring>-assigner`, `<ring>-<replica>`.
+All names begin with one domain, so that the names of two installations, or of another program, do
+not collide. Objects of a ring are named after the ring: `<ring>-table`, `<ring>-assigner`,
+`<ring>-<replica>`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ __all__ = ["DEFAULT_DOMAIN", "Names", "check_name"]
 
 DEFAULT_DOMAIN: Final = "sharding.kubeocean.io"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_RING_LONGEST: Final = 40  # it is a label value, and a part of a label key and of object names
+_RING_LONGEST: Final = 40  # used as label value, and in label keys and object names
 _OBJECT_LONGEST: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one ring."""
+    """The labels, annotations and object names of one ring (replicas that share a controller's
+    keys)."""
 
     ring: str
     domain: str = DEFAULT_DOMAIN
@@ -41,23 +43,24 @@ class Names:
 
     @property
     def ring_label(self) -> str:
-        """On the ring's own objects: its name."""
+        """Key of the label on the ring's own objects whose value is the ring's name."""
         return f"{self.domain}/ring"
 
     @property
     def role_label(self) -> str:
-        """On the ring's own objects: `member` or `table`."""
+        """Key of the label on the ring's own objects whose value is `member`, `table` or
+        `handover`."""
         return f"{self.domain}/role"
 
     @property
     def slot_label(self) -> str:
-        """On sharded objects: their slot, which never changes."""
+        """Key of the label on sharded objects whose value is their slot, which never changes."""
         return f"slot.{self.domain}/{self.ring}"
 
     def finalizer(self, controller: str) -> str:
         """Return the finalizer that keeps objects until a controller has handled their deletion.
 
-        :raises ConfigError: the controller's name cannot be a part of it.
+        :raises ConfigError: the controller's name cannot be a part of a finalizer.
         """
         check_name(controller, field="controller name")
         return f"{controller}.{self.domain}/{self.ring}"
@@ -66,12 +69,13 @@ class Names:
 
     @property
     def epoch(self) -> str:
-        """On sharded objects: the epoch of the grant under which they were last written."""
+        """Annotation on sharded objects: the epoch of the grant under which they were last
+        written."""
         return f"epoch.{self.domain}/{self.ring}"
 
     @property
     def writer(self) -> str:
-        """On sharded objects: which replica wrote them last."""
+        """Annotation on sharded objects: the ID of the replica that wrote them last."""
         return f"writer.{self.domain}/{self.ring}"
 
     @property
@@ -81,28 +85,30 @@ class Names:
 
     @property
     def loads(self) -> str:
-        """Annotation on a member's Lease: the loads of its slots."""
+        """Annotation on a member's Lease: the loads of the member's slots."""
         return f"{self.domain}/loads"
 
     @property
     def principal(self) -> str:
-        """Annotation of a member's Lease: the user name of the member at the API server."""
+        """Annotation on a member's Lease: the member's pod UID or user name, as the API server
+        reports it."""
         return f"{self.domain}/principal"
 
     # Objects
 
     @property
     def table(self) -> str:
-        """The key of the table in a state store."""
+        """Name of the ConfigMap with the ring's table, its key in a state store."""
         return f"{self.ring}-table"
 
     @property
     def assigner(self) -> str:
-        """Return the name of the Lease on which the planner is elected."""
+        """Name of the Lease on which the planner is elected."""
         return self.election or f"{self.ring}-assigner"
 
     def member(self, member: str) -> str:
-        """Return the Lease of one incarnation of a replica; two of them never share one."""
+        """Return the name of the Lease of one incarnation of a replica; every incarnation has
+        another one."""
         name, _, nonce = member.rpartition("_")
         plain = f"{self.ring}-member-{name}-{nonce}"
         if _NAME.fullmatch(plain) and len(plain) <= _OBJECT_LONGEST:
@@ -110,16 +116,16 @@ class Names:
         return f"{self.ring}-member-{blake2b(member.encode(), digest_size=16).hexdigest()}"
 
     def selects(self, role: str) -> str:
-        """Return the label selector of the ring's objects in that role."""
+        """Return the label selector of the ring's own objects with this role."""
         return f"{self.ring_label}={self.ring},{self.role_label}={role}"
 
     def labels(self, role: str) -> dict[str, str]:
-        """Return the labels of one of the ring's objects."""
+        """Return the labels of a ring's own object with this role."""
         return {self.ring_label: self.ring, self.role_label: role}
 
 
 def check_name(name: str, *, field: str) -> None:
-    """:raises ConfigError: it cannot be a part of an object's name, or a label value."""
+    """Raise ConfigError if the name cannot be a label value or a part of an object's name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             "must be lower-case letters, digits, '-' and '.', and begin and end with one of the "

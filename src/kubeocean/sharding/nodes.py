@@ -1,7 +1,7 @@
 """Nodes of a ring: the replicas as one of them sees them, and callbacks for their changes.
 
 A node is one incarnation of a replica, known by its Lease. Its status is judged by the observer's
-own clock, as the planner does; no request is made for it.
+own clock, as the planner does; reading the status makes no request.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """Replica of a ring.
+    """Replica of a ring, as another replica sees it.
 
-    - `id`: of this incarnation; a replica that restarts gets another one.
-    - `name`: of the replica, such as its pod's name.
-    - `address`: as the replica publishes it (`node.address`, else its pod's IP address).
-    - `shards`: that it owns.
-    - `last_seen`: when this observer last saw a change of its Lease.
+    - `id`: ID of this incarnation; a replica that restarts gets another one.
+    - `name`: name of the replica, such as its pod's name.
+    - `address`: address that the replica publishes (`node.address`, else its pod's IP address).
+    - `shards`: the shards that the replica owns.
+    - `last_seen`: when this observer last saw a change of the replica's Lease.
     """
 
     id: str
@@ -42,22 +42,24 @@ class NodeInfo:
 
 
 class NodeWatcher:
-    """Callbacks for changes of a node's status. Override the methods you need.
+    """Callbacks for changes of the status of a node (a replica of the ring). Override the methods
+    you need.
 
-    Every replica calls its own watchers, one call at a time. What a call raises is logged.
+    Every replica calls its own watchers, one call at a time. An error that a callback raises is
+    logged.
     """
 
     async def on_node_joining(self, node: NodeInfo) -> None:
-        """Handle a node that has a Lease and is not ready for shards."""
+        """Handle a node (a replica) that has a Lease and is not ready for shards."""
 
     async def on_node_healthy(self, node: NodeInfo) -> None:
-        """Handle a node that may be given shards."""
+        """Handle a node (a replica) that may get shards."""
 
     async def on_node_unhealthy(self, node: NodeInfo) -> None:
-        """Handle a node that did not renew its Lease in time."""
+        """Handle a node (a replica) that did not renew its Lease in time."""
 
     async def on_node_leaving(self, node: NodeInfo) -> None:
-        """Handle a node that hands its shards over and ends."""
+        """Handle a node (a replica) that hands its shards over and ends."""
 
 
 _METHODS: Final = {
@@ -69,8 +71,8 @@ _METHODS: Final = {
 
 
 class NodeMonitor:
-    """Calls watchers when the status of a node changes; looks again every `period_s`, because a
-    node becomes unhealthy by silence."""
+    """Calls watchers when the status of a node (a replica) changes; checks every `period_s`,
+    because a node becomes unhealthy without any event."""
 
     def __init__(
         self,
@@ -88,11 +90,11 @@ class NodeMonitor:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Look at once: a Lease has changed."""
+        """Check the status of all nodes (replicas) at once; called when a Lease has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Check the status of nodes (replicas) and call the watchers until cancelled."""
         while True:
             self._changed.clear()
             for node in self._look():
@@ -101,7 +103,7 @@ class NodeMonitor:
                 await within(self._clock, self._period_s, self._changed.wait)
 
     def _look(self) -> list[NodeInfo]:
-        """Return the nodes whose status has changed since the last look."""
+        """Return the nodes (replicas) whose status has changed since the last check."""
         nodes = self._nodes()
         changed = [node for node in nodes if self._known.get(node.id) is not node.status]
         self._known = {node.id: node.status for node in nodes}

@@ -1,4 +1,4 @@
-"""Planner: decides the next state of the table.
+"""Planner: decides the next state of the table of slot owners.
 
 The planner decides which replica should own each slot, and takes the steps that are safe now:
 
@@ -12,10 +12,11 @@ and a table with a lower epoch is replaced by one in which all slots are unowned
 
 Everything on which a grant is based stays true for ever: an acknowledgement is not withdrawn, and
 an expired incarnation does not act again. So a decision may be written late, even by a replica that
-no longer leads, as long as it is written with the version of the table from which it was made.
+no longer leads, as long as the write names the version of the table from which the decision was
+made.
 
-The planner does no IO and reads no clock. A planner that starts without history is safe: it gives
-every member its full time again.
+The planner does no IO and reads no clock. A planner that starts without history is safe: it waits
+for every member's full Lease duration again.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from kubeocean.sharding.timing import Timing
 
 __all__ = ["Decision", "Planner", "SlotMove"]
 
-_GAP: Final = 1 << 20  # more epochs than can have passed since members last published their epoch
+_GAP: Final = 1 << 20  # more epochs than can have passed since members last published an epoch
 
 
 @dataclass(frozen=True, slots=True)
 class SlotMove:
-    """Slot that changes its owner. `granted` is True if the target owns it already."""
+    """Slot that changes its owner. `granted` is True if the new owner owns the slot already."""
 
     slot: int
     source: str
@@ -60,10 +61,11 @@ class SlotMove:
 class Decision:
     """Result of one planning step.
 
-    - `table`: to be written upon the version that was decided from; None: leave it.
-    - `evict`: Leases to be deleted, each as it was seen (uid and pulse): the long dead, and who
-      did not let go of a slot in time.
-    - `look_at`: list the members afresh then at the latest.
+    - `table`: the table to write upon the version that was decided from; None: write nothing.
+    - `evict`: members whose Leases are to be deleted, with UID and resourceVersion (`pulse`) as
+      preconditions: members that died long ago, and owners that did not hand over a slot in time.
+    - `look_at`: the time at which the members have to be listed again at the latest.
+    - `moves`: the slots whose owner, or next owner, changes with `table`.
     """
 
     table: Table | None
@@ -73,7 +75,7 @@ class Decision:
 
 
 class Planner:
-    """Planner of one ring: remembers when it saw each member, by its own clock."""
+    """Planner of one ring: remembers when each member's Lease changed, by its own clock."""
 
     def __init__(
         self,
@@ -91,14 +93,15 @@ class Planner:
         self._present: frozenset[str] = frozenset()
         self._roster_changed = NEVER
         self._rebalanced = NEVER
-        self._newest = 0  # the epoch that we know to have been
+        self._newest = 0  # the highest epoch that is known to have been written
         self._behind_since: float | None = None
 
     def observe(
         self, records: Iterable[MemberRecord], *, started: float | None, now: float, table: Table
     ) -> None:
-        """Record members; with `started`, all of them by a consistent read."""
-        # Also who owns nothing may have something to end, and may have lost its Lease.
+        """Record the Leases of members; with `started`, `records` are all members of a consistent
+        read that began then."""
+        # A member without slots, too, may have work to end, and may have lost its Lease.
         known = [each for each, seen in self._sightings.items() if not self.expired(seen, now)]
         expected = table.owners.union(known)
         seen = list(records)
@@ -107,7 +110,8 @@ class Planner:
         )
         owners = [entry.owner for entry in table.entries]
         for record in seen:
-            # Who has just got a slot has not measured it yet, and who gave it away may not know.
+            # Only the present owner's measurement replaces a load: the previous owner may still
+            # publish its own, and a new owner has none yet.
             self._loads |= {
                 slot: load
                 for slot, load in record.loads.items()
@@ -132,7 +136,8 @@ class Planner:
         return self._loads
 
     def decide(self, table: Table, now: float) -> Decision:
-        """Return the next step from `table`, which must be as it was read or written last."""
+        """Return the next change of the table of slot owners; `table` must be as last read or
+        written."""
         roster = read_member_stats(self._sightings, table, now, self.timing, expired=self.expired)
         self._note(roster, table, now)
         if table.epoch < self._newest:
@@ -170,16 +175,17 @@ class Planner:
         return bool(entry.to) and roster.acks(entry.owner).get(slot) == entry.epoch
 
     def step(self, entry: SlotEntry, wanted: str, *, free: bool) -> SlotEntry | None:
-        """Return the next safe step of a slot towards its wanted owner; None if there is none."""
+        """Return the entry for the next safe step of a slot towards the owner `wanted`; None if no
+        step is possible or needed."""
         if not wanted:
             return None
-        if free or entry.owner == wanted:  # or it need not go after all
+        if free or entry.owner == wanted:  # or the present owner keeps the slot after all
             return SlotEntry(wanted)
         if not entry.owner:
-            return None  # somebody may not know yet that it was taken
+            return None  # a live member may not have seen yet that the slot was taken by force
         return None if entry.to == wanted else SlotEntry(entry.owner, to=wanted)
 
-    # --- whose each slot should be
+    # --- the wanted owner of each slot
 
     def _wanted(self, table: Table, roster: MemberStats, now: float) -> list[str]:
         keeping = roster.keeping
@@ -218,7 +224,7 @@ class Planner:
         return entry.owner if entry.owner in roster.keeping else ""
 
     def _waiting(self, roster: MemberStats, now: float) -> frozenset[str]:
-        """Return new members that will probably take over all slots of a leaving one."""
+        """Return the new members that will probably take over all slots of a leaving member."""
         if now - self._roster_changed >= self.policy.settle_s:
             return frozenset()
         owners = roster.owners
@@ -234,7 +240,7 @@ class Planner:
         )
 
     def _adopt(self, base: list[str], table: Table, roster: MemberStats) -> None:
-        """Give all slots of a leaving member to the member that replaces it."""
+        """Assign all slots of a leaving member to the new member that replaces it."""
         settled = set(base)
         idle = [member for member in roster.able if member not in settled]
         for owner in sorted(roster.owners - roster.keeping):
@@ -248,7 +254,8 @@ class Planner:
                     base[slot] = successors[0]
 
     def _fix(self, base: list[str], table: Table, roster: MemberStats) -> set[int]:
-        """Put pinned slots in their place; the slots that the balance may not touch."""
+        """Assign pinned slots to their replicas in `base`; return the slots that balancing must not
+        move."""
         aside = roster.keeping - roster.able.keys()
         fixed = {slot for slot, member in enumerate(base) if member in aside} if aside else set()
         for slot, named in table.pins.items():
@@ -268,12 +275,13 @@ class Planner:
     def _computed(
         self, base: list[str], members: Mapping[str, float], fixed: set[int], *, frozen: bool
     ) -> list[str]:
-        """Return the owners that an algorithm without regard to the table computes."""
+        """Return the owner of each slot as a non-sticky algorithm computes it from the members
+        alone."""
         if not members:
             return [owner if slot in fixed else "" for slot, owner in enumerate(base)]
         algorithm = self._algorithm
         assert algorithm is not None
-        # Names rather than ids: a replica that comes back should get the same again.
+        # Names rather than IDs: a replica that restarts should get the same slots again.
         named = {name_of(member): member for member in sorted(members)}
         nodes = named if len(named) == len(members) else {member: member for member in members}
         answer = algorithm.rebalance(list(nodes), len(base))
@@ -288,7 +296,8 @@ class Planner:
         return [base[slot] if slot in stay else owners[slot] for slot in range(len(base))]
 
     def _recover(self, table: Table, now: float) -> Decision:
-        """Recover from a lost or outdated table by the members' acknowledgements."""
+        """Return the decision for a table with a lower epoch than members have seen: after
+        `renew_s`, a new table with a higher epoch in which no slot has an owner."""
         if self._behind_since is None:
             self._behind_since = now
         lost_at = self._behind_since + self.timing.renew_s
@@ -327,14 +336,14 @@ class Planner:
         )
 
     def _forgets(self, member: str, now: float) -> bool:
-        """Return whether a member that died need not be shown any more."""
+        """Return whether the Lease of a dead member may be deleted."""
         sighting = self._sightings[member]
         ended = sighting.record is not None and sighting.record.released
         return ended or now - sighting.changed >= self.timing.forget_s
 
     def _look_at(self, now: float) -> float:
-        """Return the next time at which a silent member becomes suspect, expired or forgotten, a
-        drain is late, or a newcomer has settled."""
+        """Return the next time at which a decision may change: a silent member becomes suspect,
+        expired or forgotten, a drain is late, or a new member has settled."""
         timing = self.timing
         times = [since + timing.handover_s for since in self._drains.values()]
         times.append(self._roster_changed + self.policy.settle_s)

@@ -1,8 +1,8 @@
-"""Planner loop: feeds the planner with members and tables, and writes its decisions.
+"""Planner loop: gives members and tables to the planner, and writes its decisions.
 
-Every replica watches the members' Leases, so that a newly elected planner knows since when each of
-them has been silent. Only the elected replica decides: when a member's record or the table changed,
-and at the time that the last decision set. Nothing is polled at rest.
+Every replica watches the members' Leases, so that a newly elected planner knows since when each
+Lease has not changed. Only the elected replica decides: when a member's record or the table
+changed, and at the time that the last decision set. Nothing is polled at rest.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from kubeocean.sharding.table import Table, empty_table, name_of
 
 __all__ = ["PlannerLoop"]
 
-_AT_LEAST_S: Final = 0.05  # between two looks at the members, whatever a decision says
-_AGAIN_S: Final = 1.0  # after the API failed
+_AT_LEAST_S: Final = 0.05  # between two lists of the members, whatever a decision says
+_AGAIN_S: Final = 1.0  # after a failed request
 
 _log = get_logger(__name__)
 
 
 class PlannerLoop:
-    """A replica's knowledge of the members, and the planning it does while elected."""
+    """Watches the members of a ring in every replica, and plans the table while elected."""
 
     def __init__(
         self,
@@ -63,23 +63,23 @@ class PlannerLoop:
         self._metrics = metrics
         self._wrote = wrote or _ignore
         self._on_member = on_member or _nothing
-        self._last: LoadedTable | None = None  # as this replica last read or wrote it
-        self._table = empty_table(names.ring, 1)  # what was seen last, whoever wrote it
+        self._last: LoadedTable | None = None  # the table as this replica last read or wrote it
+        self._table = empty_table(names.ring, 1)  # the last table seen, of whichever writer
         self._records: dict[str, MemberRecord] = {}
         self._principals: dict[str, str] = {}
         self._states: dict[str, MemberState] = {}
         self._news = asyncio.Event()
-        self._doubt = True  # a fresh list is due
+        self._doubt = True  # the members have to be listed again
         self._gone = False  # the table was deleted, or made unreadable
         self.leases = informer or Informer(
             client, LEASES, namespace=namespace, labels=names.selects(MEMBER), clock=clock
         )
         self.leases.on_change(self._heard)
 
-    # What is known, elected or not
+    # In every replica, elected or not
 
     def others(self, member: str) -> list[MemberRecord]:
-        """Return the members beside this one that could take slots."""
+        """Return the other healthy members, which could get the slots of `member`."""
         return [
             record
             for record in self._records.values()
@@ -90,7 +90,7 @@ class PlannerLoop:
         ]
 
     def nodes(self) -> list[NodeInfo]:
-        """Return the replicas of the ring as this one sees them."""
+        """Return the replicas of the ring as this replica sees them."""
         now, wall = self._clock.monotonic(), self._clock.now()
         states = self._planner.states(now)
         return [
@@ -107,12 +107,13 @@ class PlannerLoop:
         ]
 
     def saw(self, table: Table) -> None:
-        """Record a table, whichever replica wrote it."""
+        """Record a table of slot owners that was written by any replica."""
         self._table = table
         self._news.set()
 
     def lost(self) -> None:
-        """Handle a table that was deleted or that no replica wrote."""
+        """Record that the table of slot owners was deleted, or replaced with content that no
+        replica wrote."""
         self._gone = True
         self._news.set()
 
@@ -142,18 +143,19 @@ class PlannerLoop:
     # While elected
 
     async def run(self) -> None:
-        """Keep the table right until cancelled."""
+        """Plan and write the table of slot owners until cancelled."""
         self._doubt = True
         self._metrics.is_planner.set(1)
         loaded: LoadedTable | None = None
         try:
             while True:
-                self._news.clear()  # before anything is read: what comes meanwhile is news
+                self._news.clear()  # before anything is read: later changes set the event again
                 try:
                     if loaded is None or self._gone or loaded.table.epoch < self._table.epoch:
                         loaded = await self._load()
                     if not self._store.records(loaded):
-                        # Of an earlier version of the program, or of a first controller.
+                        # Written by an earlier version of the program, or before a controller was
+                        # added.
                         loaded = await self._save(loaded.table.changed({}), loaded)
                     loaded = await self._round(loaded)
                 except Conflict:
@@ -182,7 +184,7 @@ class PlannerLoop:
             if not known.epoch:
                 raise
             version, why = error.version, str(error)
-        # Replicas act by what they saw, and epochs must not begin anew.
+        # Replicas act by the last table that they saw, and epochs must not start again.
         _log.error("Replaced shard table with the last known one", ring=self._names.ring, why=why)
         grants = tuple(entry.epoch for entry in known.entries)
         if self._last is None:
@@ -196,7 +198,8 @@ class PlannerLoop:
         return self._last
 
     async def _round(self, loaded: LoadedTable) -> LoadedTable:
-        """Make one decision and carry it out; wait if there is nothing to do."""
+        """Plan once and write the table of slot owners if it changes; else wait for the next
+        change."""
         if self._doubt:
             await self._look(loaded.table)
         decision = self._planner.decide(loaded.table, self._clock.monotonic())
@@ -253,7 +256,7 @@ class PlannerLoop:
             self._doubt = True
 
     def _tell(self) -> None:
-        """Log and count changes of members' states."""
+        """Log changes of members' states, and set their metrics."""
         states = self._planner.states(self._clock.monotonic())
         for member, state in states.items():
             if self._states.get(member) is not state:
@@ -268,7 +271,8 @@ class PlannerLoop:
 
 
 def _decisive(record: MemberRecord) -> tuple[object, ...]:
-    """Return the part of a record that decisions depend on, without what each renewal changes."""
+    """Return the fields of a member's record that decisions depend on, without those that every
+    renewal changes."""
     fields = (record.state, record.released, record.capacity, record.template)
     return *fields, record.seen, dict(record.acks)
 

@@ -56,10 +56,11 @@ _DEADLINE_S: Final = 120.0  # for the hand-over of all shards when the program e
 
 
 def connect(kubeconfig: str | Path | None = None, *, context: str | None = None) -> Client:
-    """Return a client: of the kubeconfig file if one is given, else of $KUBECONFIG, of the
-    ServiceAccount of the pod that this runs in, or of ~/.kube/config, in this order.
+    """Return a client for the cluster of the `kubeconfig` file; without one for that of
+    $KUBECONFIG, of the ServiceAccount of the pod that this program runs in, or of ~/.kube/config,
+    in this order.
 
-    :raises ConfigError: there is none of these, or it cannot be used.
+    :raises ConfigError: none of these exists, or the one that is used is invalid.
     """
     return Client(HttpTransport(default_access(kubeconfig, context)))
 

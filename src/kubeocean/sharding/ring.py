@@ -1,12 +1,12 @@
-"""Ring: one replica among those that share the keys of a controller.
+"""Ring: this replica's membership in a ring, the group of replicas that share a controller's keys.
 
-A ring keeps the replica's Lease, stands for election as the planner, follows the table, and gains
-and loses slots as the table says. Workloads (`Workload`) and notifiers (`ShardNotifier`) are added
-to it.
+A `Ring` keeps the replica's Lease, is a candidate in the election of the planner, follows the
+table, and gains and loses slots as the table says. Workloads (`Workload`) and notifiers
+(`ShardNotifier`) are added to a `Ring`.
 
 An incarnation ends when its Lease could not be renewed in time: all of its work is cancelled and
-awaited, and the replica rejoins under another ID. If work does not end, the process must: `run`
-raises `GaveUp`.
+awaited, and the replica rejoins under another ID. If cancelled work does not end, the process must
+end: `run` raises `GaveUp`.
 
     ring = Ring(client, config)
     controller = ShardedController("pods", ring, …)
@@ -66,34 +66,36 @@ from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["GaveUp", "Ring", "WakingClock", "replica_name"]
 
-_HALF: Final = 2  # the planner is replaced while a dead replica's Lease still runs
-_TRIES: Final = 2  # renewals within the deadline of the planner's Lease, at least
+_HALF: Final = 2  # the planner's Lease is shorter, so that a dead planner is replaced early
+_TRIES: Final = 2  # renewals of the planner's Lease, at least, before its deadline
 _NONCE_BYTES: Final = 4
 
 _log = get_logger(__name__)
 
 
 class GaveUp(KubeoceanError):
-    """Something that was cancelled does not end; the process must, or two would do its work."""
+    """Raised when cancelled work does not end: the process must end, or two replicas would work on
+    one slot."""
 
 
 class WakingClock(RealClock):
-    """A monotonic clock that also counts the time for which the machine slept."""
+    """Monotonic clock that also counts the time for which the machine was suspended."""
 
     def monotonic(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class _Lapsed(Exception):
-    """This incarnation is over."""
+    """Raised when this incarnation of the replica lost its Lease."""
 
 
 class _Left(Exception):
-    """This incarnation has handed over all its slots, as requested."""
+    """Raised when this incarnation of the replica has handed over all its slots, as requested."""
 
 
 class Ring:
-    """One replica of one ring."""
+    """Membership of this replica in a ring, the group of replicas that share a controller's
+    keys."""
 
     def __init__(
         self,
@@ -132,12 +134,12 @@ class Ring:
         self._ended.set()
         self._reassigned: asyncio.Queue[tuple[int, str, str]] = asyncio.Queue()
         self._table: Table | None = None
-        self._recorded: Identity = {}  # the configuration of the replicas that wrote the table
-        self._refused: ConfigError | None = None  # the table is of replicas with another one
+        self._recorded: Identity = {}  # the settings of the replicas that wrote the table
+        self._refused: ConfigError | None = None  # the table has other settings
         self._principal = ""
         self._predecessor = self.config.node.predecessor
         self._prepared = asyncio.Event()  # the workloads of this replica are prepared
-        self.healthy = asyncio.Event()  # this replica may be given slots
+        self.healthy = asyncio.Event()  # this replica may get slots
         self._build()
         self._incarnate()
 
@@ -189,14 +191,14 @@ class Ring:
             identity=f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}",
             lease_s=self.timing.lease_s / _HALF,
             renew_s=self.timing.renew_s / _HALF,
-            # A candidate reads the Lease once in this time, and a leader renews it.
+            # A candidate reads the Lease once in this time; a leader renews the Lease once.
             retry_s=min(self.timing.retry_s, self.timing.renew_s / _HALF / _TRIES),
             clock=clock,
             metrics=self._registry,
         )
 
     def _incarnate(self) -> None:
-        """Start a new incarnation with a new ID."""
+        """Start a new incarnation of this replica, with a new ID and a Lease of its own."""
         self.id = f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}"
         self._holder = SlotLeases(self.id, timing=self.timing, now=self._clock.monotonic())
         if self._table is not None:
@@ -241,17 +243,17 @@ class Ring:
 
     @property
     def table(self) -> Table | None:
-        """The newest table that was seen."""
+        """The newest table of slot owners that this replica has seen."""
         return self._table
 
     @property
     def serving(self) -> frozenset[int]:
-        """Slots whose keys may be taken now."""
+        """Slots whose keys this replica may reconcile now."""
         return frozenset(slot for slot in self.tenancy.serving if self.owns(slot))
 
     @property
     def ready(self) -> bool:
-        """Whether this replica takes part."""
+        """Whether this replica is a healthy member of the ring."""
         return self.healthy.is_set()
 
     def add(self, workload: Workload) -> None:
@@ -263,20 +265,20 @@ class Ring:
         return self.algorithm.get_shard(key, self.slots)
 
     def validate_shard(self, shard: int, key: str) -> bool:
-        """Return whether a key is in a shard."""
+        """Return whether a key belongs to a shard."""
         return self.algorithm.validate_shard(shard, key, self.slots)
 
     def nodes(self) -> list[NodeInfo]:
-        """Return the replicas of the ring as this one sees them."""
+        """Return the replicas of the ring as this replica sees them."""
         return self.planning.nodes()
 
     def healthy_nodes(self) -> list[NodeInfo]:
-        """Return the replicas that may be given shards."""
+        """Return the replicas that may get shards."""
         return [node for node in self.nodes() if node.status is MemberState.HEALTHY]
 
     def filter_of(self, controller: str) -> str:
-        """Return the filter that a controller must use: the configured one, or for `auto` the one
-        that the other replicas use; `auto` if there are none."""
+        """Return the name of the filter that a controller must use: the configured one, or for
+        `auto` the one that the other replicas use; `auto` if there are no other replicas."""
         configured = self.config.sharding.filter
         return (
             self._recorded.get(filter_field(controller), "auto")
@@ -287,27 +289,28 @@ class Ring:
     async def identify(self, field: str, value: str) -> None:
         """Add a setting to the identity of the ring, which all replicas must share.
 
-        :raises ConfigError: other replicas have another value.
+        :raises ConfigError: other replicas have another value of the setting.
         """
         self.identity[field] = value
         if differing := differences({field: value}, self._recorded):
             raise await self._refusal(differing)
 
     def owns(self, slot: int) -> bool:
-        """Return whether a key of this slot may be taken up."""
+        """Return whether this replica may start to reconcile a key of this slot."""
         return slot in self.tenancy.serving and self._holder.may_start(slot, self._now())
 
     def grant(self, slot: int) -> Grant:
         """Return this replica's grant of a slot.
 
-        :raises NotOurs: we have none.
+        :raises NotOurs: this replica does not own the slot.
         """
         grant = Grant(slot, self._holder.token(slot), self.id)
         self.check(grant)
         return grant
 
     def check(self, grant: Grant | None) -> None:
-        """:raises NotOurs: the grant does not hold, or this replica's Lease has expired."""
+        """Raise NotOurs if a grant does not hold or, with None, if this replica's Lease has
+        expired."""
         now = self._now()
         if grant is None:
             if not self._holder.valid(now):
@@ -317,13 +320,13 @@ class Ring:
         if not held or self._holder.token(grant.slot) != grant.epoch:
             raise NotOurs(f"{grant.member} does not hold shard {grant.slot} any more")
 
-    # Life
+    # Start and stop
 
     async def run(self) -> None:
-        """Take part until `stop`.
+        """Take part in the ring until `stop`.
 
-        Cancelled, it cancels what runs and gives its slots back without waiting for the others.
-        :raises GaveUp: something does not end.
+        Cancelling `run` cancels all work and releases the Lease without waiting for other replicas.
+        :raises GaveUp: cancelled work does not end.
         :raises ConfigError: another replica has this name, or replicas of the ring have another
             configuration.
         """
@@ -349,13 +352,14 @@ class Ring:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Give every slot to others, then end; `run` has ended when this returns."""
+        """Hand all slots over to other replicas and leave the ring; returns when `run` has
+        ended."""
         self._leaving.set()
         self._wake.set()
         await self._ended.wait()
 
     async def _introduce(self) -> None:
-        """Check the configuration against that of the ring and that no live replica has this name,
+        """Check that the configuration is that of the ring and that no live replica has this name,
         and find a dead predecessor."""
         await self._check_identity()
         self._principal = await own_principal(self._client)
@@ -377,7 +381,7 @@ class Ring:
         self._incarnate()
 
     async def _check_identity(self) -> None:
-        """:raises ConfigError: replicas of the ring have another configuration."""
+        """Raise ConfigError if the replicas of the ring have another configuration."""
         try:
             self._recorded = (await self.tables.load()).identity
         except Unreadable as error:
@@ -386,13 +390,13 @@ class Ring:
             raise await self._refusal(error.differences) from None
 
     async def _refusal(self, differing: Sequence[SettingDifference]) -> ConfigError:
-        """Return the error for settings in which this replica differs from the others."""
+        """Return the error for settings in which this replica differs from the other replicas."""
         members = await read_members(self._client, self.namespace, self.names)
         others = [each.id for each in members if not each.released and each.id != self.id]
         return refusal(self.names.ring, differing, others)
 
     async def _live(self) -> None:
-        """Run one incarnation after the other until this replica leaves."""
+        """Run one incarnation after the other until this replica leaves the ring."""
         while True:
             try:
                 await self._be()
@@ -404,7 +408,7 @@ class Ring:
                     "Lost membership of ring", ring=self.names.ring, replica=self.id, why=str(end)
                 )
             except GaveUp:
-                self._holder.lapse()  # whatever still runs writes no more
+                self._holder.lapse()  # work that still runs can write no more
                 raise
             except (asyncio.CancelledError, ConfigError):
                 await self._end()
@@ -426,7 +430,7 @@ class Ring:
                 group.create_task(self._renew())
                 group.create_task(self._prepare())
                 await self._work(group)
-                raise _Left  # it ends the group, with all that waits in it
+                raise _Left  # ends the group with all its tasks
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
 
@@ -437,7 +441,8 @@ class Ring:
                 group.create_task(workload.lead())
 
     async def _plan(self) -> None:
-        # The first table records the filters of the workloads, which are known then.
+        # The first table records the filters of the workloads, which are known when they are
+        # prepared.
         await self._prepared.wait()
         await self.planning.run()
 
@@ -450,7 +455,7 @@ class Ring:
                 with suppress(TimeoutError):
                     await within(self._clock, self.timing.retry_s, self._leaving.wait)
                     raise _Left from None
-                self._incarnate()  # the Lease may have been made, and its answer lost
+                self._incarnate()  # the Lease may have been created, and the answer lost
 
     async def _renew(self) -> None:
         try:
@@ -470,7 +475,8 @@ class Ring:
             _log.info("Joined ring", ring=self.names.ring, replica=self.id)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        """Carry out this incarnation's duties until it has left."""
+        """Gain, hand over and acknowledge slots as the table says, until this incarnation has
+        left."""
         give_back_by = float("inf")
         while True:
             self._wake.clear()
@@ -497,17 +503,19 @@ class Ring:
                 await within(self._clock, until - now, self._wake.wait)
 
     def _may_go(self) -> bool:
-        """Return whether this replica owns nothing any more, or no other replica can take it."""
+        """Return whether this replica owns no slots any more, or no other replica can get them."""
         table = self._table
         if table is None or not table.owned_by(self.id):
             return True
         return not self.planning.others(self.id)
 
     async def _end(self, *, graceful: bool = False) -> None:
-        """End all work of this incarnation; if that fails, end the process.
+        """End all work of this incarnation.
 
-        A graceful end keeps the grants meanwhile, as long as the Lease is valid: what was handled
-        is written for the next owners.
+        A graceful end keeps the grants meanwhile, as long as the Lease is valid: the list of
+        handled objects is written for the next owners.
+
+        :raises GaveUp: cancelled work does not end; the process must end.
         """
         if not graceful:
             self._holder.lapse()
@@ -520,7 +528,7 @@ class Ring:
             self._holder.lapse()
 
     async def _release(self) -> None:
-        """Release the Lease, so that others need not wait for its expiry."""
+        """Release the Lease, so that the planner need not wait for its expiry."""
         self.heartbeat.say(released=True, state=MemberState.LEAVING)
         try:
             await within(self._clock, self.timing.renew_s / 2, self.heartbeat.beat)
@@ -533,7 +541,7 @@ class Ring:
 
     def _table_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None:
-            self.planning.lost()  # it takes nothing from us, and is written anew
+            self.planning.lost()  # takes no slot from this replica; written again by the planner
             return
         try:
             loaded = self.tables.read(state_of(new))
@@ -551,7 +559,7 @@ class Ring:
         before = self._table
         if not self._holder.see(table):
             if table != before:
-                self.planning.lost()  # an old table, or one that no replica wrote
+                self.planning.lost()  # an old table, or content that no replica wrote
             return
         self._table = table
         self._metrics.epoch.set(table.epoch)
@@ -598,12 +606,12 @@ class Ring:
 
 
 def replica_name(config: Config, environ: Mapping[str, str]) -> str:
-    """Return this replica's name: configured, that of the pod, or a unique one."""
+    """Return this replica's name: the configured one, that of the pod, or a generated one."""
     name = config.node.identity or environ.get("POD_NAME", "")
     return name or f"{socket.gethostname()}-{secrets.token_hex(3)}"
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that the others followed from."""
+    """Return the error that caused the other errors of the group."""
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,19 +1,20 @@
 """Filters by which a replica receives the objects of its slots, and the slot labels.
 
-`choose` takes the first of three filters that the server supports and that fits:
+There are three filters. `choose` returns the configured one; for `auto` the first if it fits and
+the API server supports it, else the second:
 
 1. *Shard selector*: the server filters by ranges of the hash of UIDs (Kubernetes 1.36 and later,
-   behind a feature gate). A server without the feature ignores the selector, so it is probed: only
-   the echo in a list's `shardInfo` proves that the filter was applied. Children have UIDs of their
-   own, so it fits controllers without children.
+   behind a feature gate). A server without the feature ignores the selector, so the feature is
+   probed: only the echo in a list's `shardInfo` proves that the filter was applied. Children have
+   UIDs of their own, so the shard selector fits controllers without children.
 2. *Slot label*: every object has its slot in a label that never changes, and the server filters by
    `slot in (…)`. A move changes selectors, not objects.
-3. *Metadata only*: the server sends the metadata of all objects, and the replica keeps its own.
-   Whole objects are read one by one.
+3. *Metadata only*: the server sends the metadata of all objects, and the replica keeps those of its
+   slots. Whole objects are read one by one.
 
-With the second filter an object without a label has no owner. Its creator may set the label; for
-all others the planner's replica watches the metadata of objects whose label is missing or is no
-slot, and labels them. A label with the wrong slot is corrected by the replica that notices it.
+With the slot label an object without the label has no owner. Its creator may set the label; for all
+others the planner's replica watches the metadata of objects whose label is missing or is no slot,
+and labels them. A label with the wrong slot is corrected by the replica that notices it.
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ __all__ = [
 ]
 
 _ObjectT = TypeVar("_ObjectT", bound=Object, contravariant=True)
-SlotOf: TypeAlias = Callable[[Object], int]  # of an object of which only the name counts
+SlotOf: TypeAlias = Callable[[Object], int]  # of an object; only its name counts
 _PARAMETER: Final = "shardSelector"
 _UID: Final = "object.metadata.uid"
 _METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
 
 class Selection(Protocol[_ObjectT]):
-    """Filter for the objects of some slots. `whole` is False if only metadata is received."""
+    """Filter by which a replica receives the objects of some slots. `whole` is False if only
+    metadata is received."""
 
     @property
     def name(self) -> str: ...
@@ -73,15 +75,16 @@ class Selection(Protocol[_ObjectT]):
         """Return a client whose lists and watches of the resource contain at least these slots."""
 
     def labels(self, slots: Collection[int]) -> str:
-        """Return the label selector that goes with it."""
+        """Return the label selector for lists and watches of the objects in these slots."""
 
     def slot(self, obj: _ObjectT) -> int | None:
-        """Return the slot of an object, None if it has none yet."""
+        """Return the slot of an object; None if the object has no slot yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSelector(Generic[ObjectT]):
-    """The first way: ranges of hashes of UIDs."""
+    """Filter `shard-selector`: the API server selects objects by ranges of the hash of their
+    UIDs."""
 
     base: Client
     resource: Resource[ObjectT]
@@ -103,7 +106,7 @@ class ShardSelector(Generic[ObjectT]):
 
 @dataclass(frozen=True, slots=True)
 class SlotLabel(Generic[ObjectT]):
-    """The second way: a label on each object."""
+    """Filter `label`: the API server selects objects by a label with their slot."""
 
     base: Client
     slots: int
@@ -127,9 +130,11 @@ class SlotLabel(Generic[ObjectT]):
 
 @dataclass(frozen=True, slots=True)
 class Everything(Generic[ObjectT]):
-    """Third filter: receives all metadata and keeps the objects of this replica's slots.
+    """Filter `metadata`: receives the metadata of all objects, of which the cache keeps those in
+    this replica's slots.
 
-    `kind` is that of the owners; the slot of what they control is theirs.
+    With `kind`, the objects are children of objects of that kind: a child is in the slot of its
+    owner.
     """
 
     base: Client
@@ -154,12 +159,13 @@ class Everything(Generic[ObjectT]):
 
 
 def named(key: Key) -> Object:
-    """Return an object of which only the name is known."""
+    """Return an object that has a name and a namespace only."""
     return Object(metadata=Meta(name=key.name, namespace=key.namespace))
 
 
 def owner_key(obj: Object, kind: str) -> Key | None:
-    """Return the object of that kind that controls this one; it is in the same namespace."""
+    """Return the key of the object of this kind that controls `obj`, in the same namespace, or
+    None."""
     owner = controller_of(obj)
     if owner is None or owner.kind != kind:
         return None
@@ -182,14 +188,15 @@ def _bound(number: int) -> str:
 
 
 def slot_requirement(label: str, slots: Collection[int], total: int) -> str:
-    """Return the shortest label requirement for these slots; it names whichever are fewer."""
+    """Return the shortest label requirement that selects these slots: `in`, or `notin` with the
+    other slots."""
     ours = set(slots)
     if len(ours) == total:
         return label
     if len(ours) * 2 <= total:
         return f"{label} in ({','.join(str(slot) for slot in sorted(ours))})"
     others = sorted(set(range(total)) - ours)
-    # `notin` alone would also take objects that have no slot yet.
+    # `notin` alone would also select objects that have no slot yet.
     return f"{label},{label} notin ({','.join(str(slot) for slot in others)})"
 
 
@@ -197,7 +204,8 @@ def slot_requirement(label: str, slots: Collection[int], total: int) -> str:
 
 
 async def probe(client: Client, resource: Resource[Any], *, namespace: str = "") -> bool:
-    """Return whether the server filters by shard selector: it has to say so in its answer."""
+    """Return whether the API server filters by shard selector: the answer must echo the
+    selector."""
     selector = shard_selector([0], 2)
     answer = await client.request_json(
         "GET", resource.path(namespace), query=[("limit", "1"), (_PARAMETER, selector)]
@@ -206,7 +214,7 @@ async def probe(client: Client, resource: Resource[Any], *, namespace: str = "")
 
 
 def echoes(answer: Mapping[str, Any], selector: str) -> bool:
-    """Return whether the answer to a list proves that this selector was applied."""
+    """Return whether the answer to a list proves that the server applied this shard selector."""
     shard_info = (answer.get("metadata") or {}).get("shardInfo") or {}
     return "".join(str(shard_info.get("selector", "")).split()) == "".join(selector.split())
 
@@ -223,9 +231,11 @@ async def choose(
     among: str = "",
     family: bool = False,
 ) -> Selection[ObjectT]:
-    """Return the first filter that the server supports, or the configured one.
+    """Return the configured filter; for `auto` the shard selector if the API server supports it,
+    else the slot label. With `family`, the controller has children, which excludes the shard
+    selector.
 
-    :raises ConfigError: the server does not support the configured filter.
+    :raises ConfigError: the API server does not support the configured filter.
     """
     if configured in ("auto", "shard-selector"):
         if family and configured != "auto":
@@ -248,11 +258,11 @@ async def choose(
     return SlotLabel(client, slots, label, among)
 
 
-# Requests with something added
+# Rewritten requests
 
 
 def rewritten(client: Client, rewrite: Callable[[Request], Request]) -> Client:
-    """Return the client with a function that changes its requests."""
+    """Return a client that sends its requests as `rewrite` returns them."""
     return Client(
         _Rewriting(client.transport, rewrite),
         cluster=client.cluster,
@@ -261,7 +271,7 @@ def rewritten(client: Client, rewrite: Callable[[Request], Request]) -> Client:
 
 
 def _of_collection(request: Request, resource: Resource[Any]) -> bool:
-    """Return whether it lists or watches the resource, in whatever namespace."""
+    """Return whether the request lists or watches the resource, in any namespace."""
     return request.method == "GET" and request.path.endswith(f"/{resource.plural}")
 
 
@@ -313,16 +323,17 @@ _WORKERS = 16
 async def put_slot(
     client: Client, resource: Resource[ObjectT], obj: Object, *, label: str, slot: int
 ) -> None:
-    """Write the label of one object; another object of the same name is left alone."""
+    """Patch the slot label of one object; an object of the same name with another UID is not
+    changed."""
     meta = {"uid": obj.uid, "labels": {label: str(slot)}}
     try:
         await client.patch(resource, obj.name, MergePatch({"metadata": meta}), obj.namespace)
     except NotFound:
-        return  # it needs none any more
+        return  # the object was deleted
 
 
 class Labeller(Generic[ObjectT]):
-    """Labels the objects of one resource whose slot label is missing or is no slot."""
+    """Sets the slot label of a resource's objects where the label is missing or is no slot."""
 
     def __init__(
         self,
@@ -362,7 +373,7 @@ class Labeller(Generic[ObjectT]):
         self._bare.on_change(self._changed)
 
     async def run(self) -> None:
-        """Label until cancelled."""
+        """Set missing labels until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bare.run())
             group.create_task(self._controller.run())

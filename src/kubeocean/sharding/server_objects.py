@@ -1,7 +1,7 @@
 """Objects of a controller in the API server: reads beyond the cache, slot labels and finalizers.
 
-A controller reads from its cache. Some questions only the API server can answer: whether an object
-that left the cache is gone, and what a deleted object looked like.
+A controller reads from its cache. Only the API server knows whether an object that left the cache
+was deleted, and the last state of a deleted object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _log = get_logger(__name__)
 
 
 class ServerObjects(Generic[ObjectT]):
-    """The objects of one controller. `fenced` is the client for writes: it checks the grant."""
+    """Reads and writes of one controller's objects in the API server. `fenced` is the client for
+    writes, which checks the grant."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class ServerObjects(Generic[ObjectT]):
         self._cache = cache
 
     async def read(self, key: Key) -> ObjectT | None:
-        """Return the whole object; None if the cache does not have it or it is gone."""
+        """Return the whole object; None if the object is not in the cache or was deleted."""
         cache = self._cache()
         cached = cache.get(key)
         if cached is None or cache.selection.whole:
@@ -60,9 +61,9 @@ class ServerObjects(Generic[ObjectT]):
         return await self._get(key)
 
     async def locate(self, key: Key, uid: str) -> tuple[Presence, ObjectT | None]:
-        """Return where an object is that is not in the cache, and the object if it exists.
+        """Return why an object is not in the cache, and the object if it exists.
 
-        An object whose slot label was removed or changed gets the right one.
+        An object whose slot label was removed or changed gets the right label.
         """
         if not self._cache().selection.labels(()):
             return Presence.GONE, None  # the server filters by no label that could have changed
@@ -75,7 +76,8 @@ class ServerObjects(Generic[ObjectT]):
         return Presence.HIDDEN, obj
 
     async def unhide(self, key: Key) -> bool:
-        """Return whether an object was missing in the cache only for its slot label; restore it."""
+        """Restore the slot label of an object that is missing in the cache; return whether the
+        label was wrong."""
         obj = await self._get(key)
         if obj is None or not self._selector.matches(obj.labels):
             return False
@@ -83,7 +85,7 @@ class ServerObjects(Generic[ObjectT]):
 
     async def recall(self, key: Key, uid: str, version: str) -> ObjectT:
         """Return a deleted object as it was at a resourceVersion; only its metadata if the API
-        server does not remember that version."""
+        server no longer has that version."""
         if version:
             query = [
                 ("fieldSelector", f"metadata.name={key.name}"),
@@ -103,14 +105,14 @@ class ServerObjects(Generic[ObjectT]):
         return self._resource.type(metadata=meta)
 
     async def set_finalizer(self, obj: ObjectT, finalizer: str, *, present: bool) -> ObjectT:
-        """Add or remove a finalizer of an object and return the object as it is then."""
+        """Add or remove a finalizer of an object, and return the object after the write."""
         others = [each for each in obj.metadata.finalizers or () if each != finalizer]
         meta = {
             "uid": obj.uid,
             "resourceVersion": obj.resource_version,
             "finalizers": [*others, finalizer] if present else others,
         }
-        # An admission policy of the ring asks for the epoch of the grant.
+        # The ring's admission policy requires the epoch of the grant.
         patch = MergePatch(stamped({"metadata": meta}, self._names))
         try:
             written = await self._fenced.patch(self._resource, obj.name, patch, obj.namespace)
@@ -126,10 +128,10 @@ class ServerObjects(Generic[ObjectT]):
         return written
 
     async def restore_label(self, obj: ObjectT, *, found_in: int | None = None) -> bool:
-        """Write the slot label of an object if it is wrong; return whether it was.
+        """Write the slot label of an object if the label is wrong; return whether it was.
 
-        `found_in` is the slot in whose cache the object is. Whoever changes a label must neither
-        hide an object nor get two replicas to work on it.
+        `found_in` is the slot in whose cache the object is. So a user who changes a label neither
+        hides an object nor makes two replicas work on it.
         """
         selection = self._cache().selection
         if not isinstance(selection, SlotLabel):

@@ -1,8 +1,9 @@
-"""Sharing of existing controllers: their caches hold all objects, and each replica works on its
-part.
+"""Sharing of existing controllers: each replica reconciles only the keys of its shards, from caches
+of all objects.
 
-A `ShardedController` caches only its own part. `SharedControllers` is for a program whose
-controllers already read from caches of all objects, so that a moved shard needs no further reads:
+A `ShardedController` caches only the objects of its shards. `SharedControllers` is for a program
+whose controllers already read from caches of all objects, so that a moved shard needs no further
+reads:
 
     sharing = SharedControllers(ring)
     client = Client(FencedTransport(transport, sharing.check))
@@ -11,8 +12,8 @@ controllers already read from caches of all objects, so that a moved shard needs
     sharing.alone(policies.controller)
 
 A shared controller runs under the grant of its shard; an `alone` controller runs on the planner's
-replica while that is elected; everything else needs a valid Lease. The fence checks accordingly
-before each write.
+replica while that replica is elected; everything else needs a valid Lease. `check` verifies the
+grant, the election or the Lease before each write.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _nobody(key: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """Controller, and the function that maps its keys to sharding keys."""
+    """Shared controller: its known keys, and the function that maps a key to a sharding key."""
 
     by: Callable[[Any], str]
     known: Callable[[], Iterable[Any]]
@@ -58,8 +59,8 @@ class _Shared:
 
 
 class SharedControllers:
-    """The controllers of one program, whose keys the replicas of a ring share; they start after
-    `prepared` has returned."""
+    """The controllers of one program whose keys are divided among the replicas of a ring; the
+    controllers start after `prepared` has returned."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class SharedControllers:
         self._shard_of = lru_cache(_REMEMBERED)(ring.shard_of)
         ring.add(self)
 
-    # Who takes part
+    # Registration of controllers
 
     def share(
         self,
@@ -90,13 +91,14 @@ class SharedControllers:
         besides: Callable[[K], bool] = _nobody,
         release: Callable[[K], None] | None = None,
     ) -> None:
-        """Let a controller work on its part.
+        """Restrict a controller to the keys of this replica's shards.
 
-        - `by`: the text whose shard a key is in; it must never change for a key.
-        - `keys`: all keys that are known, those of a shard that came are taken up.
-        - `besides`: what is worked on here whoever has the shard, as far as it does no harm.
-        - `release`: called with each key that goes, before anybody else may have it: to end what
-          was begun for it and goes on by itself.
+        - `by`: returns the sharding key of a key, whose hash decides the shard; must never change.
+        - `keys`: returns all known keys; those in a gained shard are enqueued.
+        - `besides`: returns whether a key is reconciled in this replica whichever replica owns its
+          shard.
+        - `release`: called with each key of a lost shard, before another replica may get the shard:
+          ends tasks that were started for the key and run on.
         """
         self._shared.append(_Shared(by, keys, controller.enqueue, release))
         figures = WorkMetrics(self.ring.metrics, self.ring.names.ring, controller.name)
@@ -110,7 +112,8 @@ class SharedControllers:
                 elif (given := await self._in_turn(what, key, reconcile)) is not None:
                     outcome = given
                 else:
-                    # Whoever has the shard now takes up all of it, but for what is worked on here.
+                    # The new owner of the shard reconciles its keys; this replica reconciles those
+                    # of `besides` again.
                     outcome = After(0.0) if besides(key) else Done()
                 ended = True
                 return outcome
@@ -123,20 +126,21 @@ class SharedControllers:
         controller.share(lambda key: self.owns(by(key)) or besides(key), around)
 
     def alone(self, *parts: Runnable) -> None:
-        """Let these run on one replica at a time."""
+        """Run these controllers only on the planner's replica, so on one replica at a time."""
         self._alone.extend(parts)
 
-    # Whose it is
+    # Ownership
 
     def owns(self, what: str) -> bool:
-        """Return whether something that is shared by this text may be taken up here."""
+        """Return whether this replica owns the shard of a sharding key."""
         return self.ring.owns(self._shard_of(what))
 
     @asynccontextmanager
     async def turn(self, what: str) -> AsyncIterator[None]:
-        """Do something about it until the block ends.
+        """Run the block under the grant of a sharding key's shard; the loss of the shard cancels
+        the block.
 
-        :raises NotOurs: it is not ours, or was taken from us meanwhile.
+        :raises NotOurs: this replica does not own the shard, or lost it meanwhile.
         """
         slot = self._shard_of(what)
         if not self.ring.owns(slot):
@@ -149,9 +153,9 @@ class SharedControllers:
             raise NotOurs(f"{what} was given away: {error}") from error
 
     def check(self) -> None:
-        """Call this before each write.
+        """Check, before each write, that the running task may write: by election, grant or Lease.
 
-        :raises KubeoceanError: it must not be made.
+        :raises KubeoceanError: the write must not be sent.
         """
         if _ALONE.get():
             self.ring.election.check()
@@ -159,7 +163,8 @@ class SharedControllers:
             self.ring.check(current_grant())
 
     async def _in_turn(self, what: str, key: K, reconcile: Reconcile[K]) -> Outcome | None:
-        """Return the outcome; None if the shard was lost before or during the reconcile."""
+        """Reconcile a key under the grant of its shard and return the outcome; None if the shard
+        was lost before or during the reconcile."""
         slot = self._shard_of(what)
         if not self.ring.owns(slot):
             return None
@@ -192,7 +197,7 @@ class SharedControllers:
         """Do nothing: the caches hold all objects."""
 
     def start(self, slots: Collection[int]) -> None:
-        # They come one by one, many at a time: all keys are looked through once.
+        # Many slots are gained one by one in a moment: the keys are scanned once for all of them.
         if not self._fresh:
             asyncio.get_running_loop().call_soon(self._take_up)
         self._fresh.update(slots)
@@ -229,18 +234,19 @@ class SharedControllers:
 
         def count(slot: int) -> int:
             nonlocal counts
-            if counts is None:  # only when it is time to measure
+            if counts is None:  # only when a measurement is due
                 counts = Counter(map(self._shard_of, self._texts()))
             return counts[slot]
 
         return self._loads.measure(self.ring.tenancy.serving, count)
 
     def handled(self, slot: int) -> Handled:
-        """Return nothing: reconciles are level-triggered, and their caches hold all objects."""
+        """Return an empty hand-over: reconciles are level-triggered, and their caches hold all
+        objects."""
         return Handled()
 
     def inherit(self, slot: int, handled: Handled) -> None:
-        """Do nothing: see `handled`."""
+        """Do nothing: hand-overs of shared controllers are empty."""
 
     def _texts(self) -> Iterable[str]:
         return (shared.by(key) for shared in self._shared for key in shared.known())

@@ -30,7 +30,7 @@ _NOW: Final = float("-inf")  # a time that the event loop's clock has always pas
 
 
 class SlotCache(Informer[ObjectT]):
-    """A cache of the objects of one resource in the slots that were added.
+    """Cache of the objects of one resource in the slots that were added.
 
     Invariant: the cache is complete, up to `version`, for every slot in `slots`.
     """
@@ -62,15 +62,15 @@ class SlotCache(Informer[ObjectT]):
         )
         self.selection = selection
         self.slots: frozenset[int] = frozenset()
-        self._asked: set[int] = set()  # what was added, listed or not
-        self._floors: dict[int, int] = {}  # what a slot's list has shown already
+        self._asked: set[int] = set()  # slots that were added, listed or not
+        self._floors: dict[int, int] = {}  # resourceVersion of the list of each slot
         self._some = asyncio.Event()
         self._turn: asyncio.Timeout | None = None
 
     # Slots
 
     async def add(self, slots: Collection[int]) -> None:
-        """Bring in the objects of these slots; they are here when this returns."""
+        """List the objects of these slots into the cache; they are cached when this returns."""
         new = frozenset(slots) - self._asked
         if not new:
             return
@@ -85,12 +85,12 @@ class SlotCache(Informer[ObjectT]):
         except BaseException:  # also on cancellation: slots that were not listed are not cached
             self._asked -= new
             raise
-        # Some may have been dropped meanwhile, some dropped and listed again.
+        # Some slots may have been dropped meanwhile, or dropped and listed again.
         new = (new & self._asked) - self.slots
         self._take(new, listing.items, listing.version)
 
     def drop(self, slots: Collection[int]) -> None:
-        """Forget these slots and their objects, now."""
+        """Remove these slots and their objects from the cache."""
         gone = frozenset(slots)
         self._asked -= gone
         for slot in gone & self.slots:
@@ -115,11 +115,12 @@ class SlotCache(Informer[ObjectT]):
         return self.selection.slot(obj)
 
     def _take(self, new: frozenset[int], items: list[ObjectT], version: str) -> None:
-        """Insert a listed slot. No await here: the stream must not overtake the insertion."""
+        """Insert the listed objects of slots. No await here: watch events must not overtake the
+        insertion."""
         if not new:
             return
         if not self.slots:
-            self._version = version  # nothing else is there that could be behind
+            self._version = version  # the cache has no other slot with an older version
         floor = int(version) if version.isdecimal() else 0
         self.slots |= new
         self._floors |= dict.fromkeys(new, floor)
@@ -132,14 +133,14 @@ class SlotCache(Informer[ObjectT]):
         self._some.set()
         if self._turn is not None:
             self._turn.reschedule(_NOW)
-            self._turn = None  # it can end only once
+            self._turn = None  # a timeout can expire only once
 
     # Following
 
     async def run(self) -> None:
-        """Keep the cache true until cancelled."""
+        """Watch the objects of the added slots until cancelled."""
         if not self._asked:
-            self._synced.set()  # it has all of nothing
+            self._synced.set()  # without slots the cache is complete
         while True:
             self._some.clear()
             if not self.slots:
@@ -156,7 +157,7 @@ class SlotCache(Informer[ObjectT]):
                 self._turn = None
 
     def _stream(self) -> Watch[ObjectT]:
-        """Watch all slots of this replica from the resourceVersion of the cache."""
+        """Return a watch of all slots in the cache, from the cache's resourceVersion."""
         scope = self.scope
         wide = Scope(
             scope.resource,
@@ -168,7 +169,7 @@ class SlotCache(Informer[ObjectT]):
         return _Resumed(
             self.selection.client(self.slots),
             wide,
-            # A listing that broke off left the cache without a version that it is complete for.
+            # After an interrupted list there is no version for which the cache is complete.
             since="" if self._unseen is not None else self._version,
             clock=self._time,
             metrics=self._figures_of,
@@ -186,12 +187,13 @@ class SlotCache(Informer[ObjectT]):
                         self._complete(news.version)
 
     def _ours(self, news: Changed[ObjectT]) -> list[tuple[Fate, ObjectT]]:
-        """Drop events of other slots, and those that the list of the slot already contained."""
+        """Return the events without those of other slots and those that the list of the slot
+        contained."""
         kept: list[tuple[Fate, ObjectT]] = []
         for fate, obj in news.events:
             slot = self.selection.slot(obj)
             if slot not in self.slots:
-                if self._is_newer(obj):  # its label was changed: it left our slots
+                if self._is_newer(obj):  # its label was changed: moved to another slot
                     kept.append(("DELETED", obj))
                 continue
             floor = self._floors.get(slot, 0)
@@ -202,7 +204,7 @@ class SlotCache(Informer[ObjectT]):
         return kept
 
     def _is_newer(self, obj: ObjectT) -> bool:
-        """Return whether an object is cached in an older version."""
+        """Return whether the cache has the object in an older version."""
         cached = self._items.get(obj.key)
         if cached is None:
             return False
@@ -215,7 +217,7 @@ class SlotCache(Informer[ObjectT]):
 
 
 class _Resumed(Watch[ObjectT]):
-    """A watch that begins after a version that is known, without a list."""
+    """Watch that begins after a known resourceVersion, without a list."""
 
     def __init__(
         self,

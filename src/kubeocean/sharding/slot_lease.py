@@ -1,10 +1,10 @@
 """Slot leases: the slots on which a replica may act at this instant.
 
-A replica may act on a slot while three things hold: the newest table that it has seen gives it the
-slot, it has not closed the slot since, and its own Lease is valid without a gap, on its own clock.
-A gap is final: others may have concluded meanwhile that the replica is dead, so this incarnation
-acts no more, whatever renewals succeed later. The process ends its work and rejoins under another
-ID.
+A replica may act on a slot while three things hold: the newest table that the replica has seen
+gives it the slot, it has not closed the slot since, and its own Lease is valid without a gap, on
+its own clock. A gap is final: the planner may have concluded meanwhile that the replica is dead, so
+this incarnation acts no more, whatever renewals succeed later. The process ends its work and
+rejoins under another ID.
 
     the table has Owned(self)            take keys, write
     the table has Draining(self → B)     take no keys; running work may write until `drain_s` have
@@ -29,14 +29,14 @@ __all__ = ["Duties", "SlotLeases"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duties:
-    """Slots to gain, to lose and to acknowledge now.
+    """Actions on slots that are due now in one incarnation of a replica.
 
     - `active`: take keys of these slots.
     - `draining`: take no keys; running work may finish.
     - `cancel`: running work must be cancelled.
     - `overdue`: the time for losing these slots has passed.
-    - `acks`: written on the Lease, all of them each time.
-    - `seen`: written on the Lease, too.
+    - `acks`: acknowledged losses, all of which are written on the Lease each time.
+    - `seen`: the epoch to publish on the Lease.
     - `warm`: slots that this replica will get; fill the caches.
     - `lost`: slots that were taken by force since the last call.
     - `give_up`: cancelled work does not end. Stop renewing, and end the process.
@@ -58,14 +58,15 @@ class Duties:
 @dataclass(slots=True)
 class _Drain:
     epoch: int
-    since: float | None = None  # the time of the first computation of the duties
+    since: float | None = None  # when the duties were first computed with this drain
 
 
 class SlotLeases:
-    """Grants of one incarnation of a replica.
+    """Slots that one incarnation of a replica may work on, by the table and its Lease.
 
-    `now` is a time before its Lease is first written, or tried to be. From then on it may be seen,
-    and be given slots, and be taken for dead: a first answer that comes too late is a gap.
+    `now` is a time before the first attempt to write the Lease. From that attempt on, the planner
+    may see the replica, grant slots to it and take it for dead: a first answer that comes too late
+    is a gap.
     """
 
     def __init__(self, member: str, *, now: float, timing: Timing | None = None) -> None:
@@ -73,21 +74,22 @@ class SlotLeases:
         self.table: Table | None = None
         self.lapsed = False
         self._timing = timing or Timing()
-        self.deadline = now + self._timing.renew_s  # until when we may act, once we are registered
+        self.deadline = now + self._timing.renew_s  # this replica may act until then
         self._registered = False
-        self._tokens: dict[int, int] = {}  # slots that are open: the epoch of their grant
-        self._drains: dict[int, _Drain] = {}  # open slots to hand over
-        self._ending: dict[int, float] = {}  # closed ones in which something still runs: since when
+        self._tokens: dict[int, int] = {}  # open slots: the epoch of their grant
+        self._drains: dict[int, _Drain] = {}  # open slots that are to be handed over
+        self._ending: dict[int, float] = {}  # closed slots in which work still runs: since when
         self._acks: dict[int, int] = {}
         self._seen = 0
-        self._asked_for = 0  # an epoch for which the planner may wait
+        self._asked_for = 0  # an epoch that the planner may wait for this replica to publish
         self._lost: set[int] = set()
 
     def renewed(self, *, started: float, answered: float) -> bool:
-        """Record a Lease write that began and ended at these times; False if it was too late.
+        """Record a Lease write that began and ended at these times; return False if it was too
+        late.
 
-        It counts from the start: whoever sees the write sees it later. It counts only if our time
-        had not run out before the answer came.
+        The Lease is valid from `started`, because the planner sees the write later. The write
+        counts only if the previous validity had not ended when the answer came.
         """
         self._registered = True
         if not self.valid(answered):
@@ -96,22 +98,24 @@ class SlotLeases:
         return True
 
     def valid(self, now: float) -> bool:
-        """Return whether the Lease protects this replica now; once False, it stays False."""
+        """Return whether this replica's Lease is valid now; once False, the result stays False."""
         if now >= self.deadline:
             self.lapse()
         return self._registered and not self.lapsed
 
     def lapse(self) -> None:
-        """Stop acting for ever: the Lease is lost, or the incarnation ends."""
+        """Forbid all further work of this incarnation: its Lease is lost, or the incarnation
+        ends."""
         self.lapsed = True
         self._lost |= self._tokens.keys()
         self._tokens.clear()
         self._drains.clear()
 
     def see(self, table: Table) -> bool:
-        """Record a table; False if it is not newer than the last one."""
+        """Record a table of slot owners; return False if the table is not newer than the last
+        one."""
         if self.table is not None and table.epoch <= self.table.epoch:
-            if table.epoch < self.table.epoch:  # an old one; or the newest is lost
+            if table.epoch < self.table.epoch:  # an old table; or the newest one is lost
                 self._asked_for = self.table.epoch
             return False
         self.table = table
@@ -123,7 +127,7 @@ class SlotLeases:
         for slot, entry in enumerate(table.entries):
             if entry.owner != self.id:
                 if not entry.owner and entry.epoch:
-                    self._asked_for = table.epoch  # it was taken by force
+                    self._asked_for = table.epoch  # the slot was taken by force
                 if slot in self._tokens:
                     self._lost.add(slot)
                     del self._tokens[slot]
@@ -132,16 +136,16 @@ class SlotLeases:
                 self._tokens[slot] = entry.epoch
                 self._drains.pop(slot, None)
             elif slot not in self._tokens:
-                acks[slot] = entry.epoch  # we do not act on it, and now never will
+                acks[slot] = entry.epoch  # this incarnation never acts on the slot
             elif slot not in self._drains:
                 self._drains[slot] = _Drain(entry.epoch)
             else:
-                self._drains[slot].epoch = entry.epoch  # a new target gets no more time
+                self._drains[slot].epoch = entry.epoch  # a new target does not extend the drain
         self._acks = acks
         return True
 
     def may_start(self, slot: int, now: float) -> bool:
-        """Return whether a key of this slot may be taken up."""
+        """Return whether this replica may start to work on a key of this slot."""
         return self.valid(now) and slot in self._tokens and slot not in self._drains
 
     def may_write(self, slot: int, now: float) -> bool:
@@ -149,13 +153,16 @@ class SlotLeases:
         return self.valid(now) and slot in self._tokens
 
     def token(self, slot: int) -> int:
-        """Return the epoch of this replica's grant, the fencing token; 0 without a grant."""
+        """Return the epoch of this replica's grant of a slot, the fencing token; 0 without a
+        grant."""
         return self._tokens.get(slot, 0)
 
     def duties(self, now: float, busy: Collection[int] = ()) -> Duties:
-        """Return the duties now. `busy` are the slots in which work still runs.
+        """Return the actions on slots that are due at `now`. `busy` are the slots in which work
+        still runs.
 
-        A slot that is acknowledged in the answer is closed already: no answer is taken back.
+        A slot that the result acknowledges is closed already: an acknowledgement is never
+        withdrawn.
         """
         times = [self.deadline] if self.valid(now) else []
         for slot, drain in list(self._drains.items()):
@@ -190,7 +197,7 @@ class SlotLeases:
         )
 
     def _leaving(self) -> dict[int, float]:
-        """Return the slots in which something has to come to its end, and since when."""
+        """Return the slots in which running work has to end, and since when."""
         drains = {slot: each.since for slot, each in self._drains.items()}
         return self._ending | {slot: since for slot, since in drains.items() if since is not None}
 

@@ -7,7 +7,7 @@ For each slot the steps happen in order, whatever the table contains meanwhile:
             → caches are dropped
 
 A slot is *busy* until its loss is finished; only then is the loss acknowledged. Work that does not
-end in time is cancelled, reconciles and notifiers alike; the caches stay until it has ended.
+end in time is cancelled, reconciles and notifiers alike; the caches stay until that work has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["Ended", "Running", "SlotLifecycle"]
 
-_AGAIN_S: Final = 0.5  # between two attempts at a request
+_AGAIN_S: Final = 0.5  # between two attempts of a request
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
 
 _log = get_logger(__name__)
@@ -40,11 +40,11 @@ def _no_grant(slot: int) -> int:
 
 
 class SlotLifecycle:
-    """Gains and losses of the slots of one incarnation.
+    """Carries out gains and losses of slots for one incarnation of a replica.
 
-    - `changed`: called when a slot has settled.
-    - `pages`: where workloads hand over what they handled; None if there is no such workload.
-    - `grant_of`: the epoch of this replica's grant of a slot, 0 if it has none.
+    - `changed`: called when the gain or loss of a slot has ended.
+    - `pages`: hand-over pages for the lists of handled objects; None if no workload hands over.
+    - `grant_of`: returns the epoch of this replica's grant of a slot, 0 if there is none.
     - `last_call_s`: how long `on_shard_lost` may take if the time for the loss has passed already.
     """
 
@@ -68,10 +68,10 @@ class SlotLifecycle:
         self._pages = pages
         self._grant_of = grant_of
         self._last_call_s = last_call_s
-        self.active: frozenset[int] = frozenset()  # ours, by the table
-        self.serving: set[int] = set()  # ours, and keys may be taken
+        self.active: frozenset[int] = frozenset()  # owned, by the table
+        self.serving: set[int] = set()  # owned, and keys may be taken
         self._losing: dict[int, asyncio.Task[None]] = {}
-        self._latest: dict[int, asyncio.Task[None]] = {}  # what happens to a slot last
+        self._latest: dict[int, asyncio.Task[None]] = {}  # last gain or loss of a slot
         self._warm: dict[int, asyncio.Task[None]] = {}
         self._notified: set[int] = set()  # on_shard_gained was called, on_shard_lost has not ended
         self._gaining: dict[int, asyncio.Task[None]] = {}  # gains that a loss waits for
@@ -80,21 +80,21 @@ class SlotLifecycle:
         self._overdue: frozenset[int] = frozenset()
 
     def busy(self) -> set[int]:
-        """Slots in which work runs, or whose loss is not finished.
+        """Return the slots in which work runs, or whose loss is not finished.
 
-        It has every slot from before `on_shard_gained` until after `on_shard_lost`, also before
-        its loss has begun: else an idle one would be acknowledged at once.
+        A slot is busy from before `on_shard_gained` until after `on_shard_lost`, also before its
+        loss has begun: otherwise the loss of an idle slot would be acknowledged at once.
         """
         held = self._notified | self._latest.keys() | self._losing.keys()
         return held.union(*(each.busy() for each in self._workloads))
 
     def apply(self, duties: Duties, group: asyncio.TaskGroup) -> None:
-        """Start what is due now; the rest runs in `group`."""
+        """Start the gains, losses and cancellations that are due; they run in `group`."""
         gone = (self.active - duties.active) | (self.active & duties.lost)
         gained = (duties.active - self.active) | (duties.active & gone)
         self.active = duties.active
         self.serving -= gone
-        # Losses first: the caches of a slot that is being lost are not dropped as unneeded.
+        # Losses first, so that the caches of a slot that is being lost are not dropped as unneeded.
         for slot in gone:
             self._losing[slot] = self._next(slot, self._lose(slot, self._latest.get(slot)), group)
         self._warm_up(duties.warm | gained, group)
@@ -162,7 +162,8 @@ class SlotLifecycle:
         self._metrics.handover.observe(self._clock.monotonic() - began)
 
     async def _finish(self, slot: int) -> None:
-        """End all work on a slot. Cancelled, it keeps the caches: `end` calls it again."""
+        """Wait for the work on a slot, notify, hand over and drop the caches. If cancelled, the
+        caches stay: `end` calls this again."""
         for workload in self._workloads:
             await workload.idle(slot)
         if slot in self._notified:
@@ -188,10 +189,10 @@ class SlotLifecycle:
             del self._last_calls[slot]
         self._notified.discard(slot)
 
-    # Hand-over of what was handled
+    # Hand-over of handled objects
 
     async def _inherit(self, slot: int) -> None:
-        """Read what the previous owner of a slot handled."""
+        """Give the workloads the list of objects that the previous owner of a slot handled."""
         if self._pages is None:
             return
         while True:
@@ -207,7 +208,8 @@ class SlotLifecycle:
                     workload.inherit(slot, handover.controllers[workload.name])
 
     async def _hand_over(self, slot: int) -> None:
-        """Write what was handled in a slot for its next owner, while the slot is still ours."""
+        """Write the list of handled objects of a slot for its next owner, while this replica has
+        the grant."""
         while self._pages is not None and (epoch := self._grant_of(slot)):
             handled = {each.name: each.handled(slot) for each in self._workloads if each.hands_over}
             handover = SlotHandover(epoch, handled)
@@ -223,7 +225,7 @@ class SlotLifecycle:
             await self._clock.sleep(_AGAIN_S)
 
     def _drop(self, slot: int) -> None:
-        if slot not in self.active:  # else it has come back meanwhile
+        if slot not in self.active:  # else this replica owns the slot again
             self._warm.pop(slot, None)
             if self._pages is not None:
                 self._pages.forget([slot])
@@ -238,7 +240,7 @@ class SlotLifecycle:
     def _warm_up(self, slots: Collection[int], group: asyncio.TaskGroup) -> None:
         """Fill caches of slots that are neither cached nor being cached, with one request."""
         for slot in self._warm.keys() - slots - self.active - self._losing.keys():
-            del self._warm[slot]  # it was to come, and does not
+            del self._warm[slot]  # this replica does not get the slot after all
             for workload in self._workloads:
                 workload.drop([slot])
         cold = frozenset(slots) - self._warm.keys()
@@ -265,23 +267,23 @@ class SlotLifecycle:
                 workload.cancel(new)
         for slot in late & self._losing.keys():
             if (gaining := self._gaining.pop(slot, None)) is not None:
-                gaining.cancel()  # on_shard_gained did not even return
+                gaining.cancel()  # on_shard_gained has not returned
             if (limit := self._last_calls.get(slot)) is not None:
                 limit.reschedule(_NOW)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:
-    """Wait for a task, whatever it ends with: that is its group's business."""
+    """Wait until a task has ended, without raising its error, which its task group raises."""
     if task is not None:
         await asyncio.wait([task])
 
 
 class Ended(Exception):
-    """The work was cancelled, because its slot is not ours any more."""
+    """Raised when work was cancelled because this replica lost its slot."""
 
 
 class Running:
-    """The work under way."""
+    """The work that runs in each slot, which can be cancelled and awaited."""
 
     def __init__(self) -> None:
         self._limits: dict[int, set[asyncio.Timeout]] = {}
@@ -289,18 +291,19 @@ class Running:
         self._idle: dict[int, asyncio.Event] = {}
 
     def slots(self) -> Collection[int]:
-        """Slots in which work runs."""
+        """Return the slots in which work runs."""
         return self._limits.keys()
 
     @asynccontextmanager
     async def of(self, slot: int) -> AsyncIterator[None]:
-        """Something runs in this slot until the block ends.
+        """Register the block as running work of this slot.
 
-        :raises Ended: it was cancelled by `cancel`.
+        :raises Ended: `cancel` cancelled the block.
         """
         try:
             async with asyncio.timeout(None) as limit:
-                # Nothing is awaited before this: whoever asked may run is seen running.
+                # No await before this line: after the check of ownership, the work counts as
+                # running at once.
                 self._limits.setdefault(slot, set()).add(limit)
                 try:
                     yield
@@ -312,10 +315,10 @@ class Running:
             raise Ended(f"work on slot {slot} was cancelled") from None
 
     def cancel(self, slots: Collection[int]) -> None:
-        """Cancel the work in these slots; it may take time to end."""
+        """Cancel the work in these slots; the work may take time to end."""
         for slot in slots:
             for limit in self._limits.get(slot, set()) - self._ended:
-                self._ended.add(limit)  # it can be ended only once
+                self._ended.add(limit)  # a timeout can expire only once
                 limit.reschedule(_NOW)
 
     async def idle(self, slot: int) -> None:

@@ -35,8 +35,8 @@ __all__ = [
     "slot_of_uid",
 ]
 
-SLOTS: Final = 1024  # of a ring that does not say otherwise
-HASHES: Final = 1 << 64  # how many there are
+SLOTS: Final = 1024  # of a ring without another setting
+HASHES: Final = 1 << 64  # number of hash values
 _BITS: Final = 64
 _BYTES: Final = 8
 _OFFSET: Final = 0xCBF29CE484222325
@@ -44,7 +44,7 @@ _PRIME: Final = 0x100000001B3
 
 
 def fnv1a(text: str) -> int:
-    """FNV-1a of 64 bits, of the text in UTF-8."""
+    """Return the 64-bit FNV-1a hash of the text in UTF-8."""
     value = _OFFSET
     for byte in text.encode():
         value = (value ^ byte) * _PRIME % HASHES
@@ -52,17 +52,18 @@ def fnv1a(text: str) -> int:
 
 
 def mixed(text: str) -> int:
-    """64 bits that depend on every bit of the text alike."""
+    """Return a 64-bit hash of the text that mixes well: every bit depends on every bit of the
+    text."""
     return int.from_bytes(blake2b(text.encode(), digest_size=_BYTES).digest(), "big")
 
 
 def slot_of_uid(uid: str, slots: int = SLOTS) -> int:
-    """Return the slot of an object, by its UID; the same as the server's ranges of hashes."""
+    """Return the slot of an object by its UID, equal to the API server's ranges of hashes."""
     return fnv1a(uid) * slots >> _BITS
 
 
 def slot_of(key: str, slots: int = SLOTS) -> int:
-    """Return the slot of a name, or of any other key."""
+    """Return the slot of a name, or of any other key except a UID."""
     return mixed(key) * slots >> _BITS
 
 

@@ -3,9 +3,9 @@
 Every state has a version, which its next write must name: a writer that decided from an older
 version gets a `Conflict`, and nothing is lost. `ConfigMapStore` keeps a state in an API server.
 
-Beside the table the store keeps the *grants*: for each slot the epoch of the grant under which its
-owner may write. That is the table's epoch of the slot; while the slot drains, it is still the epoch
-of the owner that hands it over. An admission policy compares a writer's epoch with the grants.
+With the table the store keeps the *grants*: for each slot the epoch of the grant under which its
+owner may write. That is the table's epoch of the slot; while the slot drains, the epoch of the
+owner that hands it over. An admission policy compares a writer's epoch with the grants.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ V = TypeVar("V")
 
 
 class Unreadable(ConfigError):
-    """Stored state that no replica of this ring wrote; a write that replaces it must name
-    `version`. `differences` are the settings in which its writer differs from this replica."""
+    """Raised for stored state that no replica of this ring wrote; a write that replaces the state
+    must name `version`. `differences` are the settings in which its writer differs from this
+    replica."""
 
     def __init__(
         self, message: str, *, version: str, differences: Sequence[SettingDifference] = ()
@@ -66,44 +67,44 @@ class Unreadable(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A state, and the version that a write upon it has to name."""
+    """State as it was read, and the version that the next write has to name."""
 
     state: Json
     version: str
 
 
 class StateStore(Protocol):
-    """Store of versioned states."""
+    """Store of versioned states, each under a key."""
 
     async def save(self, key: str, state: Json, expected_version: str) -> str:
-        """Write the state if it is still at that version (`ABSENT`: if there is none); the new
-        version.
+        """Write a state if the stored version is `expected_version` (`ABSENT`: if there is none),
+        and return the new version.
 
-        :raises Conflict: it is not.
+        :raises Conflict: the stored version is another one.
         """
 
     async def load(self, key: str) -> Stored | None:
-        """Return the state as it is now, None if there is none.
+        """Return the stored state and its version; None if there is no state.
 
-        :raises Unreadable: somebody else wrote it.
+        :raises Unreadable: the state was not written by a replica.
         """
 
     async def delete(self, key: str, expected_version: str) -> None:
-        """Remove the state if it is still at that version.
+        """Remove a state if the stored version is `expected_version`.
 
-        :raises Conflict: it is not.
+        :raises Conflict: the stored version is another one.
         """
 
     async def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with a prefix, in order."""
+        """Return the keys of states that begin with a prefix, in order."""
 
 
 class ConfigMapStore:
-    """A `StateStore` of one ConfigMap a state.
+    """`StateStore` that keeps each state in one ConfigMap.
 
-    A version is the ConfigMap's resourceVersion. `labels` are put on each, and `list` finds only
-    those that have them. `beside` says what else stands in a ConfigMap, for those who read it
-    without us; it is written in the same request.
+    A version is the ConfigMap's resourceVersion. `labels` are set on each ConfigMap, and `list`
+    finds only ConfigMaps with these labels. `beside` returns further data of a state's ConfigMap,
+    for readers such as an admission policy; the data is written in the same request.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class ConfigMapStore:
 def state_of(config: ConfigMap) -> Stored:
     """Return the state that a ConfigMap holds.
 
-    :raises Unreadable: somebody else wrote it.
+    :raises Unreadable: the ConfigMap was not written by a `ConfigMapStore`.
     """
     try:
         state: Json = _decode((config.data or {}).get(_FIELD, ""))
@@ -188,15 +189,15 @@ _PRINCIPALS: Final = "principals"
 _TIMESTAMP: Final = "timestamp"
 _IDENTITY: Final = "identity"
 _EARLIER: Final = "earlier"
-TABLE: Final = "table"  # the role of the object
+TABLE: Final = "table"  # value of the role label
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table as it was read, with the version that the next write has to name.
+    """Table as it was read, with the version that the next write has to name.
 
-    `identity` is the configuration of the replicas that wrote it, `earlier` are the configurations
-    before, and `written` is the time of the write, for people.
+    `identity` are the settings of the replicas that wrote the table, `earlier` the ring's earlier
+    settings, and `written` is the time of the write, for people.
     """
 
     table: Table
@@ -208,7 +209,7 @@ class LoadedTable:
 
 
 class TableStore:
-    """The table of one ring, as a replica with this `identity` reads and writes it."""
+    """Reads and writes the table of one ring, for a replica with the settings `identity`."""
 
     def __init__(
         self,
@@ -232,9 +233,10 @@ class TableStore:
         return self._identity.keys() <= loaded.identity.keys()
 
     async def load(self) -> LoadedTable:
-        """Return the table as it is now; the empty one if there is none yet.
+        """Return the stored table; an empty table if there is none yet.
 
-        :raises Unreadable: it is none, or not of this ring, or of replicas with other settings.
+        :raises Unreadable: the state is not a table of this ring, or was written by replicas with
+            other settings.
         """
         stored = await self._store.load(self._key)
         if stored is None:
@@ -242,16 +244,16 @@ class TableStore:
         return self.read(stored)
 
     def read(self, stored: Stored) -> LoadedTable:
-        """Return the table in a state.
+        """Return the table of slot owners in a stored state.
 
-        :raises Unreadable: as of `load`.
+        :raises Unreadable: the state is not a table of this ring, or was written by replicas with
+            other settings.
         """
         try:
             loaded = loaded_of(stored, ring=self._ring)
         except ConfigError as error:
             raise Unreadable(str(error), version=stored.version) from error
-        # The table itself shows the number of slots, also if it is of a replica that stored no
-        # identity.
+        # The table itself shows the number of slots, also if its writer stored no identity.
         theirs = {**loaded.identity, SLOTS_FIELD: str(loaded.table.slots)}
         ours = {SLOTS_FIELD: str(self._slots), **self._identity}
         if differing := differences(ours, theirs):
@@ -265,9 +267,9 @@ class TableStore:
     async def save(
         self, table: Table, upon: LoadedTable, *, principals: Mapping[str, str] | None = None
     ) -> LoadedTable:
-        """Write the table, if `upon` is still the stored version.
+        """Write the table if the stored version is still that of `upon`.
 
-        :raises Conflict: it is not.
+        :raises Conflict: the stored version is another one.
         """
         grants = _grants(table, upon)
         identity = {**upon.identity, **self._identity}
@@ -291,16 +293,16 @@ class TableStore:
 
 
 def loaded_of(stored: Stored, *, ring: str) -> LoadedTable:
-    """Return the table in a state.
+    """Return the table in a stored state.
 
-    :raises ConfigError: there is none, or it is of another ring.
+    :raises ConfigError: the state contains no table, or the table of another ring.
     """
     table = decode_table(msgspec.json.encode(stored.state.get(_TABLE)), ring=ring)
     try:
         grants = msgspec.convert(stored.state.get(_GRANTS), tuple[int, ...])
     except msgspec.ValidationError:
         grants = ()
-    if len(grants) != table.slots:  # as written by hand: no grant is known to be older
+    if len(grants) != table.slots:  # a table written by hand: no grant is known to be older
         grants = tuple(entry.epoch for entry in table.entries)
     identity = _convert(stored.state.get(_IDENTITY), dict[str, str], {})
     earlier = _convert(stored.state.get(_EARLIER), tuple[ConfigurationRecord, ...], ())
@@ -309,7 +311,7 @@ def loaded_of(stored: Stored, *, ring: str) -> LoadedTable:
 
 
 def _convert(value: object, kind: type[V], otherwise: V) -> V:
-    """Return a part of the state; `otherwise` if it is missing or not of that type."""
+    """Return a part of a stored state; `otherwise` if the part is missing or has another type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -317,10 +319,11 @@ def _convert(value: object, kind: type[V], otherwise: V) -> V:
 
 
 def admission_view(state: Json) -> dict[str, str]:
-    """Return the data that an admission policy reads: each slot's grant and its writer."""
+    """Return the ConfigMap data that the admission policy reads: each slot's grant and its
+    writer."""
     table = decode_table(msgspec.json.encode(state[_TABLE]))
     known: Mapping[str, str] = state.get(_PRINCIPALS) or {}
-    # The first is nobody: who owns nothing, and whom the API server does not know.
+    # The first, "", stands for slots without an owner and owners without a principal.
     principals = ["", *sorted(set(known.values()))]
     number = {member: principals.index(principal) for member, principal in known.items()}
     return {

@@ -5,12 +5,12 @@ A slot goes through
     Unowned ──► Owned(A) ──► Draining(A → B) ──► Owned(B)
                    └────────── A is dead ───────────┘
 
-and each change gives it the epoch of the write that made it. Epochs only grow: the epoch of an
-Owned slot is the fencing token of its owner. Owners are incarnations of replicas, not replicas: a
-process that restarts gets a new ID.
+and each change gives the slot the epoch of the write that made the change. Epochs only grow: the
+epoch of an Owned slot is the fencing token of its owner. Owners are incarnations of replicas, not
+replicas: a process that restarts gets a new ID.
 
 A table is an immutable value. A change returns another table, which is written with the version
-from which it was decided.
+from which the change was decided.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HISTORY: Final = 5  # how many earlier assignments a table remembers
 
 
 class SlotState(StrEnum):
-    """State of a slot."""
+    """State of a slot in the table."""
 
     OWNED = "Owned"
     DRAINING = "Draining"
@@ -49,7 +49,8 @@ class SlotState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
-    """Entry of one slot. `owner` may act on it (empty: none); `to` gets it next."""
+    """Entry of one slot in the table. `owner` may act on the slot (empty: no replica); `to` is the
+    next owner while the slot drains."""
 
     owner: str = ""
     epoch: int = 0
@@ -63,7 +64,7 @@ class SlotEntry:
 
     @property
     def heir(self) -> str:
-        """Owner of the slot when its present move is finished."""
+        """Owner of the slot after its present hand-over."""
         return self.to or self.owner
 
 
@@ -72,7 +73,7 @@ UNOWNED: Final = SlotEntry()
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Earlier assignment of the slots, up to an epoch."""
+    """Earlier assignment of the slots: their owners up to an epoch."""
 
     epoch: int
     owners: tuple[str, ...]
@@ -80,12 +81,12 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All slots of a ring, and the operators' settings for them.
+    """Owner of each slot of a ring, and the operators' settings.
 
     - `epoch`: the number of the last write.
     - `frozen`: slots move only by an operator's command, or because their owner is dead.
-    - `pins`: slots that stay at a replica, by name or by id.
-    - `drained`: replicas, by name or by id, that get no slots, and whose slots move to others.
+    - `pins`: slots that stay at a replica, which is given by name or ID.
+    - `drained`: replicas, by name or ID, that get no slots, and whose slots move to others.
     - `history`: earlier assignments, the newest last.
     """
 
@@ -103,7 +104,7 @@ class Table:
 
     @property
     def next_owners(self) -> tuple[str, ...]:
-        """Return the present or coming owner of each slot."""
+        """Return the owner of each slot after the hand-overs in progress."""
         return tuple([entry.to or entry.owner for entry in self.entries])
 
     @property
@@ -117,11 +118,11 @@ class Table:
         return frozenset([slot for slot, each in enumerate(self.entries) if each.owner == member])
 
     def draining(self) -> dict[int, SlotEntry]:
-        """Return the slots that are on their way."""
+        """Return the entries of the slots that are being handed over."""
         return {slot: each for slot, each in enumerate(self.entries) if each.to and each.owner}
 
     def changed(self, entries: Mapping[int, SlotEntry]) -> Table:
-        """Return the next table, in which these slots are different; their epochs are set here."""
+        """Return the next table, with these entries replaced; their epochs are set here."""
         epoch = self.epoch + 1
         merged = list(self.entries)
         for slot, entry in entries.items():
@@ -135,14 +136,14 @@ class Table:
         return replace(after, history=(*self.history, Past(self.epoch, next_owners))[-HISTORY:])
 
     def names_member(self, words: Iterable[str], member: str) -> bool:
-        """Return whether `words`, which are names or ids of members, contain this member."""
+        """Return whether `words`, which are names or IDs of replicas, contain this member."""
         return member in words or name_of(member) in words
 
 
 def empty_table(ring: str, slots: int = SLOTS) -> Table:
     """Return the table of a ring before its first replica.
 
-    :raises ConfigError: a ring without slots.
+    :raises ConfigError: `slots` is less than 1.
     """
     if slots < 1:
         raise ConfigError("must be at least 1", field="sharding.slots", value=slots)
@@ -162,7 +163,7 @@ def assignment(table: Table | None) -> dict[str, str]:
 
 
 def moved_slots(before: Table | None, after: Table) -> list[tuple[int, str, str]]:
-    """Return the slots that changed hands: slot, old owner, new owner."""
+    """Return the slots whose owner changed: slot, old owner, new owner."""
     if before is None or before.slots != after.slots:
         return []
     pairs = zip(before.entries, after.entries, strict=True)

@@ -1,4 +1,4 @@
-"""Table text: a table as small JSON, and back, trusting nothing.
+"""Encoding of a table as compact JSON, and strict decoding.
 
 Slots with the same entry are written together, and members by number: a ring of 1,024 slots and ten
 replicas takes 3 KB, its history another 2 KB for each step.
@@ -40,7 +40,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
 
 
 def encode_table(table: Table) -> str:
-    """Return the table as JSON; the same text for the same table."""
+    """Return the table as JSON; equal tables have equal texts."""
     named = {each for past in table.history for each in past.owners} | table.owners
     members = sorted(named - {""})
     number = {member: index for index, member in enumerate(members)} | {"": _NOBODY}
@@ -66,9 +66,9 @@ def encode_table(table: Table) -> str:
 
 
 def decode_table(text: str | bytes, *, ring: str | None = None) -> Table:
-    """Return the table of a text.
+    """Return the table that a JSON text encodes.
 
-    :raises ConfigError: it is none, or not of `ring`; the field says what is wrong with it.
+    :raises ConfigError: the text is no table, or not of `ring`; `field` names the invalid part.
     """
     try:
         wire = msgspec.json.decode(text, type=_Wire)

@@ -1,7 +1,7 @@
 """Operations of an operator on the table: move, pin, drain, freeze, roll back.
 
-Each returns a new table, to be written with the version from which it was made. None of them breaks
-an invariant on which replicas rely.
+Each operation returns a new table, to be written with the version from which it was made. No
+operation breaks an invariant on which replicas rely.
 """
 
 from __future__ import annotations
@@ -16,39 +16,41 @@ __all__ = ["drain", "freeze", "move", "pin", "release", "rollback", "undrain", "
 
 
 def freeze(table: Table, on: bool = True) -> Table:
-    """Freeze or unfreeze: a frozen table moves slots only by a command, or from a dead owner."""
+    """Freeze or unfreeze the table of slot owners: while frozen, slots move only by a command, or
+    from a dead owner."""
     return replace(table, frozen=on, epoch=table.epoch + 1)
 
 
 def drain(table: Table, replica: str) -> Table:
-    """Move all slots of a replica, given by name or id, to others, and assign none to it."""
+    """Move all slots of a replica, given by name or ID, to other replicas, and assign none to
+    it."""
     if not replica:
         raise ConfigError("names no member", field="replica", value=replica)
     return replace(table, drained=table.drained | {replica}, epoch=table.epoch + 1)
 
 
 def undrain(table: Table, replica: str) -> Table:
-    """Let a replica have slots again."""
+    """Allow a drained replica to own slots again."""
     if replica not in table.drained:
         raise ConfigError("is not drained", field="replica", value=replica)
     return replace(table, drained=table.drained - {replica}, epoch=table.epoch + 1)
 
 
 def pin(table: Table, slots: Iterable[int], replica: str) -> Table:
-    """Keep slots at a replica, named or by id, whenever it is able to have them."""
+    """Keep slots at a replica, given by name or ID, whenever that replica can own slots."""
     pins = {**table.pins, **dict.fromkeys(_checked(table, slots), replica)}
     return replace(table, pins=pins, epoch=table.epoch + 1)
 
 
 def unpin(table: Table, slots: Iterable[int]) -> Table:
-    """Let slots go wherever they are best."""
+    """Remove the pins of slots, so that balancing may move the slots."""
     free = set(_checked(table, slots))
     pins = {slot: replica for slot, replica in table.pins.items() if slot not in free}
     return replace(table, pins=pins, epoch=table.epoch + 1)
 
 
 def move(table: Table, slots: Iterable[int], to: str) -> Table:
-    """Request a hand-over of slots to the member `to`; unowned slots are left alone."""
+    """Request a hand-over of slots to the member `to`; unowned slots are not changed."""
     if not to:
         raise ConfigError("names no member", field="to", value=to)
     changes: dict[int, SlotEntry] = {}
@@ -63,8 +65,8 @@ def move(table: Table, slots: Iterable[int], to: str) -> Table:
 def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
     """Request the assignment of an earlier epoch, for the slots whose owners are still members.
 
-    An owner that has come back as another incarnation counts as living. The table is frozen: else
-    what made it what it is would make it so again.
+    A live replica with the name of an earlier owner counts as that owner. The table is frozen:
+    otherwise balancing would move the slots again.
     """
     past = next((each for each in reversed(table.history) if each.epoch == epoch), None)
     if past is None:
@@ -89,10 +91,10 @@ def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
 
 
 def release(table: Table, slots: Iterable[int]) -> Table:
-    """Take slots from their owners without their word.
+    """Take slots from their owners by force, without a hand-over.
 
-    They are granted again when all that live have seen it. An owner that has no Lease any more is
-    not waited for: be sure that it is dead.
+    The slots are granted again when all live members have seen the new table. An owner that has no
+    Lease any more is not waited for: make sure that it is dead.
     """
     return table.changed(dict.fromkeys(_checked(table, slots), UNOWNED))
 

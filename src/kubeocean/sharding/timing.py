@@ -1,9 +1,9 @@
-"""Timing: durations of Leases and drains, and the proof that they keep two replicas apart.
+"""Timing: durations of Leases and drains, and the proof that no two replicas own a slot at once.
 
-A replica acts until `renew_s` after the start of its last renewal, on its own clock. The planner
-reassigns its slots when it has seen its Lease unchanged for `lease_s` and `margin_s`, on its own
-clock, counted from when it *saw* the renewal, which is later than its start. No two clocks are
-compared. They may run at different rates: as long as
+A replica acts until `renew_s` after the start of its last renewal, on the replica's clock. The
+planner reassigns the replica's slots when the planner has seen the Lease unchanged for `lease_s`
+and `margin_s`, on the planner's clock, counted from when the planner *saw* the renewal, which is
+later than its start. No two clocks are compared. Clocks may run at different rates: as long as
 
     renew_s × fastest/slowest rate  <  lease_s + margin_s
 
@@ -20,18 +20,19 @@ from kubeocean.errors import ConfigError
 
 __all__ = ["Timing"]
 
-_JITTER: Final = 1.2  # a renewal is tried after retry_s and up to a fifth
+_JITTER: Final = 1.2  # a renewal starts after retry_s, or up to a fifth later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """The periods of a ring, in seconds; all replicas of a ring have the same.
+    """Durations of Leases and hand-overs in a ring, in seconds; all replicas have the same.
 
-    - `lease_s`, `renew_s`, `retry_s`: as of a leader election.
-    - `margin_s`: what the planner waits beyond a lease.
+    - `lease_s`, `renew_s`, `retry_s`: as in a leader election.
+    - `margin_s`: how long the planner waits after a Lease has expired.
     - `drain_s`: how long a running reconcile may go on in a slot that moves; then it is cancelled.
-    - `cancel_s`: how long a cancelled one may take; then the replica gives itself up.
-    - `handover_s`: how long the planner waits for a living replica to let go; then it evicts it.
+    - `cancel_s`: how long a cancelled reconcile may take to end; then the replica gives up.
+    - `handover_s`: how long the planner waits for a live replica to hand over a slot; then the
+      planner evicts the replica.
     - `forget_s`: how long the Lease of a replica that died is still shown after its last renewal.
     """
 
@@ -46,18 +47,19 @@ class Timing:
 
     @property
     def patience_s(self) -> float:
-        """Time for which a silent replica keeps its slots."""
+        """How long a replica that does not renew its Lease keeps its slots."""
         return self.lease_s + self.margin_s
 
     @property
     def drift(self) -> float:
-        """By how much each clock's rate may be off, as a fraction, without two owners at once."""
+        """How much each clock's rate may be off, as a fraction, without two owners of a slot at
+        once."""
         return (self.patience_s - self.renew_s) / (self.patience_s + self.renew_s)
 
     def validate(self) -> None:
-        """See that the periods fit each other.
+        """Check that the durations fit each other.
 
-        :raises ConfigError: they do not; it names the key of the configuration file.
+        :raises ConfigError: they do not; names the key of the configuration file.
         """
         for field, value in (
             ("state.retryPeriod", self.retry_s),

@@ -1,6 +1,6 @@
 """Protocols of a ring: the workload that works on its slots, and the notifier of gains and losses.
 
-Each call concerns several slots at a time.
+A call of a workload may concern several slots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["ShardNotifier", "Workload"]
 
 
 class Workload(Protocol):
-    """Something that works on slots, such as a controller.
+    """Interface between a ring and the code that works on its slots, such as a controller.
 
     `hands_over` is True if the next owner of a slot must know which objects were handled in it.
     """
@@ -26,7 +26,7 @@ class Workload(Protocol):
     def hands_over(self) -> bool: ...
 
     async def prepare(self) -> None:
-        """Prepare for slots; called once, before the replica reports itself healthy."""
+        """Prepare to work on slots; called once, before the replica reports itself healthy."""
 
     async def lead(self) -> None:
         """Do the work that only the planner's replica does, until cancelled."""
@@ -35,17 +35,17 @@ class Workload(Protocol):
         """Fill the caches for these slots, which this replica may get."""
 
     def start(self, slots: Collection[int]) -> None:
-        """Work on these slots; reconcile all of their keys once."""
+        """Start to work on these slots; reconcile all of their keys once."""
 
     async def idle(self, slot: int) -> None:
-        """Return when nothing runs in this slot, and nothing is left that only this replica can
+        """Return when no work runs in this slot, and no work is left that only this replica can
         finish."""
 
     def cancel(self, slots: Collection[int]) -> None:
         """Cancel the work in these slots."""
 
     def drop(self, slots: Collection[int]) -> None:
-        """Forget these slots."""
+        """Remove the caches and records of these slots, which this replica lost."""
 
     def busy(self) -> Collection[int]:
         """Return the slots in which work runs."""
@@ -57,7 +57,7 @@ class Workload(Protocol):
         """Return the loads of the slots, in a unit that is the same for all replicas."""
 
     def handled(self, slot: int) -> Handled:
-        """Return the objects that were handled in a slot; called when nothing runs in it."""
+        """Return the objects that were handled in a slot; called when no work runs in the slot."""
 
     def inherit(self, slot: int, handled: Handled) -> None:
         """Record the objects that the previous owner of a slot handled; called before `start`."""

@@ -1,6 +1,7 @@
 """The syncer: the caches of both clusters and all controllers of one binding, wired and run.
 
-A `Syncer` runs while its process leads. It runs until it is cancelled, and may be run again.
+A `Syncer` runs while its process is the leader. `Syncer.run` ends when cancelled, and may be called
+again.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ __all__ = ["Syncer"]
 
 
 class Syncer:
-    """All controllers of one binding; `given` are the flags about the computing cluster.
+    """All controllers of one binding; `given` holds the flags about the computing cluster.
 
     Handlers of a cache run in the order in which they were registered, which is the order of
-    construction here. For virtual pods that is: nodes, references of pods, pods (admission first),
-    metrics, evictions. None of them depends on another's having run before.
+    construction in `__init__`. For virtual pods that is: nodes, references of pods, pods (admission
+    first), metrics, evictions. No handler depends on another handler having run before.
     """
 
     def __init__(self, clusters: Clusters, given: Given | None = None) -> None:
@@ -101,7 +102,7 @@ class Syncer:
 
     @property
     def _queues(self) -> tuple[Sized, ...]:
-        """The queues of nodes, policies and pods."""
+        """Return the work queues of the node, policy and pod controllers."""
         return (
             self.nodes.controller.queue,
             self.policies.controller.queue,
@@ -110,7 +111,7 @@ class Syncer:
 
     @property
     def parts(self) -> tuple[Runnable, ...]:
-        """Everything that runs, each after the parts that it reads from."""
+        """All recorders, caches and controllers; each comes after the parts that it reads from."""
         return (
             self.clusters.events,
             self.clusters.worker_events,
@@ -131,7 +132,7 @@ class Syncer:
         )
 
     def retry_failed(self) -> None:
-        """Retry what failed during an outage of the computing cluster."""
+        """Retry the keys that failed during an outage of the computing cluster."""
         for part in self.parts:
             if isinstance(part, Controller):
                 part.retry_failed()

@@ -1,12 +1,13 @@
 """The two clusters of one binding: clients, caches and identity, shared by all controllers.
 
-There is one client and one set of caches for each cluster. The caches hold only what is needed: the
-virtual nodes of this binding and the pods on them, the worker's nodes and policies, and of foreign
-pods no more than their requests.
+There is one client and one set of caches for each cluster. The caches hold only objects that the
+syncer needs: the virtual nodes of this binding and the pods on them, the worker's nodes and
+policies, and of foreign pods no more than their requests.
 
-Each virtual node points at one replica of the proxier. Nodes are spread over all replicas that are
-ready: each node ranks the replicas by a hash of both names and takes the first. So no assignment is
-stored; when a replica goes, only its nodes move, and a new one takes its share from all alike.
+Each virtual node points at one replica of the proxier. Nodes are spread over all ready replicas:
+each node ranks the replicas by a hash of both names and takes the first. So no assignment is
+stored; when a replica is gone, only its nodes move, and a new replica takes its share from all
+others alike.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ PROXIER_PODS: Final = Resource("", "v1", "pods", "Pod", True, ProxierPod)
 
 
 def chosen_replica(replicas: Iterable[ProxierPod], vnode: str) -> str:
-    """The address of the replica that a virtual node points at; empty if none runs.
+    """Return the address of the proxier replica that a virtual node points at; empty if none runs.
 
-    Replicas that are ready come first, then those that may become so, then those being deleted.
+    Ready replicas come first, then replicas that are not ready, then replicas being deleted.
     """
     running = [replica for replica in replicas if replica.address]
 
@@ -88,12 +89,15 @@ def chosen_replica(replicas: Iterable[ProxierPod], vnode: str) -> str:
 
 
 def _rank(replica: str, vnode: str) -> bytes:
-    """A hash of names, not addresses: a replica that restarts under its name keeps its nodes."""
+    """Return a hash of two names, by which a virtual node ranks the replicas of the proxier.
+
+    Addresses do not count: a replica that restarts under its name keeps its nodes.
+    """
     return hashlib.sha256(f"{replica}\0{vnode}".encode()).digest()
 
 
 class Cache(Protocol):
-    """An informer of any kind."""
+    """An informer of objects of any kind."""
 
     @property
     def has_synced(self) -> bool: ...
@@ -216,7 +220,7 @@ class Clusters:
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        """All caches, in the order in which they are started."""
+        """All caches of both clusters, in the order in which they are started."""
         return (
             self.bindings,
             self.vnodes,
@@ -235,7 +239,7 @@ class Clusters:
 
     @property
     def computing_synced(self) -> bool:
-        """Whether enough is known to end the binding without an answer of the worker."""
+        """Whether the caches have synced that a deletion needs while the worker does not answer."""
         caches = (self.bindings, self.vnodes, self.vpods)
         return all(cache.has_synced for cache in caches)
 
@@ -245,11 +249,11 @@ class Clusters:
 
     @property
     def trusts_fully(self) -> bool:
-        """Whether the binding trusts its worker with more than a kubelet."""
+        """Whether the binding gives its worker more trust than Kubernetes gives a kubelet."""
         return self.binding is not None and self.binding.spec.trusts_fully
 
     def is_held(self, binding: ClusterBinding | None) -> bool:
-        """Whether the syncer's finalizer keeps the binding until its nodes are reclaimed."""
+        """Whether a binding has the syncer's finalizer, until its nodes are reclaimed."""
         finalizers = binding.metadata.finalizers if binding is not None else None
         return self.domain.finalizer_syncer in (finalizers or ())
 
@@ -259,13 +263,13 @@ class Clusters:
         return Ids(self.binding_name, self.cluster_id, self.computing_id)
 
     def concerns(self, policy: ResourceLeasingPolicy | None) -> bool:
-        """Whether a policy lends to this binding, and not to a namesake of another cluster."""
+        """Whether a policy lends to this binding, and not to its namesake in another cluster."""
         if policy is None or policy.spec.cluster != self.binding_name:
             return False
         return claim_policy(policy, ids=self.ids, domain=self.domain) is not Claim.FOREIGN
 
     def holds(self, policy: ResourceLeasingPolicy | None) -> bool:
-        """Whether a policy has this binding's finalizer, so that no other binding may use it."""
+        """Whether a policy lends to this binding, and has our finalizer and claim."""
         if policy is None or not self.concerns(policy):
             return False
         finalized = self.domain.finalizer_policy in (policy.metadata.finalizers or ())
@@ -280,15 +284,15 @@ class Clusters:
         return naming.virtual_node(self.cluster_id, pnode)
 
     def now_text(self) -> str:
-        """The current time in the format of Kubernetes."""
+        """Return the current time in the format of Kubernetes."""
         return f"{self.clock.now():%Y-%m-%dT%H:%M:%SZ}"
 
     def proxier_ip(self, vnode: str) -> str:
-        """The address of the proxier replica that a virtual node points at; empty if none runs."""
+        """Return the address of the proxier replica of a virtual node; empty if none runs."""
         return chosen_replica(self.proxiers.items(), vnode)
 
     def pnode_of(self, vnode: Node) -> str:
-        """The name of the worker's node that a virtual node stands for."""
+        """Return the name of the worker's node that a virtual node stands for."""
         name = vnode.annotations.get(self.domain.physical_node_name)
         return name or vnode.labels.get(self.domain.physical_node_name, "")
 
@@ -303,7 +307,9 @@ class Clusters:
         )
 
     def _is_our_vnode(self, node: Node) -> bool:
-        """Whether a node is ours; foreign nodes with our labels stay out of the cache."""
+        """Whether a node is a virtual node of this binding; a foreign node with our labels is
+        reported by an event and stays out of the cache.
+        """
         if self.is_vnode(node):
             self._warned.discard(node.uid)
             return True
@@ -317,9 +323,12 @@ class Clusters:
         return False
 
     def _may_be_ours(self, pod: VirtualPod) -> bool:
-        """Whether the pod's node may be of this binding, by its name alone, because the cache of
-        nodes may not have synced. The clusterID of another binding may begin with this one's;
-        `is_on_lent_node` decides."""
+        """Whether the name of a pod's node is one that a virtual node of this binding may have.
+
+        The name alone is compared, because the cache of nodes may not have synced.
+
+        The clusterID of another binding may begin with this one's; `is_on_lent_node` decides.
+        """
         return pod.spec.node_name.startswith(self._vnode_prefix)
 
     def _virtual_of(self, pod: PhysicalPod) -> tuple[str, ...]:

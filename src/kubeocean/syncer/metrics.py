@@ -90,12 +90,12 @@ _PodT = TypeVar("_PodT", bound=_Pod)
 
 
 def in_units(resource: str, amount: Quantity) -> float:
-    """An amount in the unit of its metric."""
+    """Return an amount of a resource in the unit of its metric, such as millicores or MiB."""
     return amount.nano / RESOURCES[resource]
 
 
 def is_counted(pod: VirtualPod, domain: Domain) -> bool:
-    """Whether a pod counts: no system pods, and DaemonSet pods only if they asked to run."""
+    """Whether metrics count a pod: no system pods, and DaemonSet pods only if annotated to run."""
     if pod.metadata.namespace in domain.system_namespaces:
         return False
     owner = controller_of(pod)
@@ -118,7 +118,7 @@ class PhaseCounter(Generic[_PodT]):
         return len(self._counts)
 
     def follow(self, old: _PodT | None, new: _PodT | None) -> None:
-        """Count a change; a handler for an informer of pods."""
+        """Update the counts after a change of a pod; a handler for an informer of pods."""
         for pod, change in ((old, -1), (new, 1)):
             if pod is None or not (node := self._node_of(pod)):
                 continue
@@ -128,7 +128,7 @@ class PhaseCounter(Generic[_PodT]):
                 self._counts[key] = count
 
     def on(self, nodes: Container[str]) -> dict[str, int]:
-        """The number of pods on these nodes in each phase."""
+        """Return the number of pods on `nodes` in each phase."""
         totals = dict.fromkeys(PHASES, 0)
         for (node, phase), count in list(self._counts.items()):
             if node in nodes:
@@ -166,7 +166,7 @@ class SyncerMetrics:
         )
 
     def share(self, exposes: Callable[[], bool]) -> None:
-        """Expose metrics only while `exposes` returns True; call before anything runs."""
+        """Expose the metrics only while `exposes` returns True; call before the syncer runs."""
         self._exposes = exposes
 
     # Reading, in another thread: hence the copies of lists
@@ -188,7 +188,7 @@ class SyncerMetrics:
         return readings | self._amounts(binding, vnodes)
 
     def _last_sync(self) -> float:
-        """Return when both clusters last agreed; now, if the worker answers and no work waits."""
+        """Return the timestamp of the last moment when the worker answered and no work waited."""
         clusters = self._clusters
         if clusters.worker_health.answers and clusters.synced and self._is_idle():
             self._synced_at = clusters.clock.now().timestamp()
@@ -210,7 +210,7 @@ class SyncerMetrics:
         return rows
 
     def _of_node(self, vnode: Node) -> dict[str, _Numbers]:
-        """The amounts of each resource that the worker's node has, in the order of `_AMOUNTS`."""
+        """Return the amounts of each resource of a node, in the order of `_AMOUNTS`."""
         name = self._clusters.pnode_of(vnode)
         pnode = self._clusters.pnodes.get(Key("", name))
         if pnode is None:

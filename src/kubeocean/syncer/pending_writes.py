@@ -1,7 +1,7 @@
 """Pending writes by key: own writes that caches do not show yet, by the key they were made for.
 
-A copy is written for its original, a physical pod for its virtual pod: such a key is not reconciled
-before the caches show all writes for the key.
+A copy is written for its source, a physical pod for its virtual pod: the key of the source or
+virtual pod is not reconciled before the caches show all writes for that key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Cache(Protocol):
 
 
 class PendingWritesByKey:
-    """The written objects of each key, until the caches show them."""
+    """The objects written for each key, until the caches show these writes."""
 
     def __init__(self) -> None:
         self._pending: dict[Hashable, set[Key]] = {}

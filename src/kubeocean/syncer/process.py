@@ -65,7 +65,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompanionContext:
-    """What a companion of a syncer may use.
+    """The parts of a syncer that a companion may use.
 
     - `worker`: a client of the worker, fenced as the syncer's own. Its answers say nothing about
       the health of the worker: a companion may ask for more than the credential is allowed.
@@ -80,7 +80,7 @@ class CompanionContext:
     metrics: Metrics
 
 
-# Its `run` must not raise: it would end the syncer.
+# A companion's `run` must not raise: the error would end the syncer.
 NewCompanion: TypeAlias = Callable[[CompanionContext], Runnable]
 
 
@@ -118,7 +118,7 @@ class Program:
         self._new_companions = companions
         self._metrics = Metrics(process=True)
         self._worker_health = WorkerHealth()
-        self._everywhere: list[Runnable] = []  # what every replica runs, with sharding
+        self._everywhere: list[Runnable] = []  # parts that every replica runs, with sharding
 
     async def prepare(self) -> Service:
         """Read the binding and the kubeconfig of its worker, and wire the syncer.
@@ -267,7 +267,10 @@ class Program:
 
 
 async def _binding(client: Client, name: str) -> ClusterBinding:
-    """Read the binding; all fields that are needed to reach its worker are valid."""
+    """Read the binding, and check the fields that are needed to reach its worker.
+
+    :raises ConfigError: the binding does not exist, or such a field is not valid.
+    """
     try:
         binding = await client.get(CLUSTER_BINDINGS, name)
     except NotFound as error:
@@ -279,7 +282,7 @@ async def _binding(client: Client, name: str) -> ClusterBinding:
 
 
 async def _why_missing(client: Client) -> str:
-    """Why there is no binding of a name, and which bindings there are instead."""
+    """Return why a binding was not found, and the names of the bindings that exist."""
     try:
         names = [binding.name for binding in (await client.list(CLUSTER_BINDINGS)).items]
     except NotFound:

@@ -1,4 +1,4 @@
-"""Settings of the syncer: its flags, and what they say of the computing cluster.
+"""Settings of the syncer: its flags, and the addresses of the computing cluster among them.
 
 Values are validated as far as possible without a cluster; an error names the flag and its value.
 """
@@ -44,7 +44,7 @@ class Address:
 
 
 def _server(written: str, flag: str) -> Address | None:
-    """Parse HOST or HOST:PORT; an IPv6 address is in brackets before a port."""
+    """Parse the flag value HOST or HOST:PORT; an IPv6 address is in brackets before a port."""
     if not written:
         return None
     form = _BRACKETED.fullmatch(written) or _WITH_PORT.fullmatch(written)
@@ -82,8 +82,7 @@ def _zone(written: str, flag: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The addresses and the DNS domain of the computing cluster that flags set, for pods in the
-    worker."""
+    """Addresses and DNS domain of the computing cluster, as flags set them for pods in workers."""
 
     cluster_domain: str = CLUSTER_DOMAIN
     server: Address | None = None  # None: the address of the Service
@@ -198,19 +197,18 @@ class Settings(ReplicaSettings):
 
     @property
     def election_name(self) -> str:
-        """The Lease that the replicas of this binding compete for."""
+        """The name of the Lease that the replicas of this binding's syncer compete for."""
         binding, domain = self.cluster_binding_name, self.label_domain
         return self.leader_election_id or naming.syncer_election(binding, domain)
 
     @property
     def ring_name(self) -> str:
-        """The ring of the replicas of this binding."""
+        """The name of the ring in which the replicas of this binding's syncer share the shards."""
         return naming.syncer_ring(self.cluster_binding_name, self.label_domain)
 
     @property
     def given(self) -> Given:
-        """The addresses and the DNS domain of the computing cluster that these flags set, for pods
-        in the worker."""
+        """Addresses and DNS domain of the computing cluster, as set for pods in the worker."""
         return Given(
             cluster_domain=self.cluster_domain or CLUSTER_DOMAIN,
             server=self.kubernetes_service_address,
@@ -218,7 +216,7 @@ class Settings(ReplicaSettings):
         )
 
     def zone(self, environ: Mapping[str, str] = os.environ) -> tzinfo:
-        """The time zone of policies that set none.
+        """Return the time zone of policies that set none.
 
         :raises ConfigError: the flag is not set, and the environment's zone is invalid.
         """

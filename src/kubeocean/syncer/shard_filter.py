@@ -1,6 +1,6 @@
-"""Shard filters: which keys of a binding belong to this replica, where several share it.
+"""Shard filters: which keys of a binding belong to this replica, where several share the binding.
 
-Everything of a virtual node is in one shard, and so is everything of a pod. The shard of a pod
+All objects of a virtual node are in one shard, and so are all objects of a pod. The shard of a pod
 follows from its namespace and name rather than its UID: the next pod of that name has the same name
 in the worker as well, and two replicas must not work on the two.
 """
@@ -16,20 +16,22 @@ __all__ = ["ALL", "ShardFilter", "of_node", "of_pod"]
 
 
 class ShardFilter(Protocol):
-    """The keys that belong to this replica."""
+    """Decides which keys belong to this replica."""
 
     def owns(self, what: str) -> bool:
-        """Whether this replica may work on a key."""
+        """Whether this replica may work on a key: the key's shard belongs to the replica."""
 
     def turn(self, what: str) -> AbstractAsyncContextManager[None]:
-        """Work on a key; the shard is not handed over before the block ends.
+        """Return a context in which this replica works on a key.
+
+        The shard of the key is not handed over before the block ends.
 
         :raises NotOurs: the key belongs to another replica.
         """
 
 
 class _All:
-    """The filter of a replica that works alone."""
+    """The shard filter of a replica that works alone: all keys belong to it."""
 
     def owns(self, what: str) -> bool:
         return True
@@ -42,10 +44,10 @@ ALL: Final[ShardFilter] = _All()
 
 
 def of_node(vnode: str) -> str:
-    """The key by which a virtual node and its objects are sharded."""
+    """Return the key by which a virtual node and its objects are sharded."""
     return f"node/{vnode}"
 
 
 def of_pod(virtual: Key) -> str:
-    """The key by which a virtual pod and its objects are sharded."""
+    """Return the key by which a virtual pod and its objects are sharded."""
     return f"pod/{virtual}"

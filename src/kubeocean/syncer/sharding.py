@@ -33,8 +33,7 @@ __all__ = ["share", "until_synced"]
 
 
 async def until_synced(clusters: Clusters) -> None:
-    """Return when the caches that a replica needs to own shards have synced; the worker cluster
-    need not answer."""
+    """Return when the caches of the computing cluster that owning a shard requires have synced."""
     for cache in (clusters.bindings, clusters.vnodes, clusters.vpods):
         await cache.synced()
 
@@ -42,7 +41,7 @@ async def until_synced(clusters: Clusters) -> None:
 def share(syncer: Syncer, sharing: SharedControllers, *companions: Runnable) -> list[Runnable]:
     """Restrict a syncer's controllers to this replica's shards; return the parts to run.
 
-    Companions run on the leader, as everything that is not sharded.
+    Companions run on the leader, as do all parts that are not sharded.
     """
     clusters, dependents = syncer.clusters, syncer.dependents
     _share_nodes(syncer, sharing)
@@ -120,7 +119,7 @@ def _secrets(tokens: Tokens) -> Iterator[Key]:
 
 
 def _token_shard(tokens: Tokens, key: Key) -> str:
-    """The shard of a token: that of its pod; a Secret that is gone needs no work by any replica."""
+    """Return the shard of a token Secret: that of its pod, or any if the Secret is gone."""
     secret = tokens.secrets.get(key)
     return f"token/{key}" if secret is None else of_pod(pod_of(secret, tokens.clusters.domain)[0])
 

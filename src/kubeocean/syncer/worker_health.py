@@ -2,18 +2,19 @@
 
 Only an answer that proves service is a sign of life: success, a `Status` that only an API server
 returns (404, 409, 410, 422), and every byte of a watch. Server errors, a rejected credential, a
-missing permission that the syncer requires, and pages of a proxy in front of the server are doubts,
-as silence is.
+missing permission that the syncer requires, pages of a proxy in front of the server, and a missing
+answer are doubts.
 
 If there was no sign of life for a while, the watch that has been open longest is renewed: it would
-have been renewed sooner or later, and the answer is a sign of life. Only if none comes, and after a
-doubt, a node is read. So a quiet worker costs no request of its own; a dead one is known within
-seconds, or within `ASK_EVERY_S` and three times `PATIENCE_S` if it only stopped sending.
+have been renewed sooner or later, and the answer is a sign of life. A node is read only if no such
+answer arrives, and after a doubt. So a quiet worker costs no request of its own; a dead one is
+known within seconds, or within `ASK_EVERY_S` and three times `PATIENCE_S` if it only stopped
+sending.
 
-While the worker does not serve the syncer, nothing is decided from its last answers. Nor is it
-while its kubeconfig leads to another cluster: then no answer is a sign of life. A worker that is
-back counts as serving only when every cache of its objects was listed again: an owner may have
-extended a time window meanwhile, which the watch of policies has not delivered yet.
+While the worker does not serve the syncer, or while its kubeconfig leads to another cluster,
+nothing is decided from its last answers; in the latter case no answer is a sign of life. A worker
+that answers again counts as serving only when every cache of its objects was listed again: an owner
+may have extended a time window meanwhile, which the watch of policies has not delivered yet.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["Evidence", "RelistableCache", "WorkerHealth", "judge"]
 ASK_EVERY_S: Final = 20.0
 PATIENCE_S: Final = 5.0
 ASK_AGAIN_S: Final = 2.0  # while the worker does not answer
-LIST_WITHIN_S: Final = 60.0  # after its return; then the binding names the lists that are missing
+LIST_WITHIN_S: Final = 60.0  # from the first answer; then the binding names the missing lists
 DOUBTS: Final = 2  # one failure may be transient
 
 _PROVING: Final = frozenset({404, 409, 410, 422})  # with a Status
@@ -53,7 +54,7 @@ _log = get_logger(__name__)
 
 
 class Evidence(Enum):
-    """What an answer proves about the API server."""
+    """The conclusion from an HTTP response about whether the API server serves this syncer."""
 
     SERVES = "the API server serves this syncer"
     REFUSES = "the API server, or a proxy in front of it, does not"
@@ -83,7 +84,7 @@ class RelistableCache(Protocol):
 
 
 class WorkerHealth:
-    """Observes the answers of one worker; `wrap` puts it between a client and its transport."""
+    """Observes the answers of one worker; `wrap` inserts it between a client and its transport."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
@@ -109,12 +110,12 @@ class WorkerHealth:
 
     @property
     def since(self) -> datetime:
-        """Since when the worker answers, or does not."""
+        """Since when the worker has been answering, or has not."""
         return self._since
 
     @property
     def error(self) -> str:
-        """Why the worker does not answer, as seen when it stopped."""
+        """Why the worker does not answer, as observed when it stopped answering."""
         return self._error
 
     @property
@@ -124,7 +125,7 @@ class WorkerHealth:
 
     @property
     def mistaken(self) -> bool:
-        """Whether requests are held back because they would reach another cluster."""
+        """Whether requests are not sent because they would reach another cluster."""
         return self._mistaken
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
@@ -136,7 +137,7 @@ class WorkerHealth:
         self._required.update(paths)
 
     def relist_on_return(self, path: str, cache: RelistableCache) -> None:
-        """Let the worker count as serving again only when this cache was listed again."""
+        """Register a cache that must be listed again before a lost worker counts as serving."""
         self._caches.append((path, cache))
         cache.on_listed(self.alive)
 
@@ -158,7 +159,7 @@ class WorkerHealth:
                 await self._check()
 
     def mistake(self, error: str) -> None:
-        """Note that requests would reach another cluster; with an empty error, that they do not."""
+        """Note that requests would reach another cluster; an empty `error` ends that state."""
         self._mistaken = bool(error)
         if error:
             self._lost_at = self._clock.monotonic()
@@ -167,7 +168,7 @@ class WorkerHealth:
             self.failed()  # the worker is probed
 
     def alive(self) -> None:
-        """Note a sign of life, which is not enough while a required read is refused."""
+        """Note a sign of life; it does not suffice while a required collection is refused."""
         if self._mistaken:
             return
         self._alive_at = self._clock.monotonic()
@@ -178,7 +179,7 @@ class WorkerHealth:
             self._set(True)
 
     def _is_listed(self) -> bool:
-        """Whether all caches were listed since the worker was lost; lists those that were not."""
+        """Whether all caches were listed since the worker was lost; relist those that were not."""
         stale = [
             (path, cache)
             for path, cache in self._caches
@@ -191,17 +192,17 @@ class WorkerHealth:
         return not stale
 
     def _report_unlisted(self, paths: list[str]) -> None:
-        """Change the reason: the worker answers, and a list of its objects does not end."""
+        """Report the collections that a worker that answers again has not listed in time."""
         error = f"the worker answers, but could not be listed again: {', '.join(paths)}"
         if self._error != error:
             self._set(False, error, since=self._since)
 
     def failed(self) -> None:
-        """Note a doubt: the worker is probed."""
+        """Note a doubt about the worker's health, which makes `run` probe the worker."""
         self._doubt.set()
 
     def answered(self, request: Request, status: int, body: bytes | None) -> None:
-        """Note an answer; `body` is None if it is not read yet."""
+        """Note an HTTP response of the worker; `body` is None if it was not read yet."""
         required = request.method == "GET" and request.path in self._required
         match judge(status, body):
             case Evidence.SERVES:
@@ -218,7 +219,7 @@ class WorkerHealth:
 
     @contextmanager
     def watching(self, watch: _ObservedWatch) -> Iterator[None]:
-        """Let this watch be renewed while it is open."""
+        """Register an open watch, which may be renewed to get a sign of life."""
         self._watches[watch] = None
         try:
             yield
@@ -229,7 +230,7 @@ class WorkerHealth:
         return self._clock.monotonic() - self._alive_at >= self._pause_s()
 
     async def _renewed(self) -> bool:
-        """Renew the oldest watch; return whether that brought a sign of life."""
+        """Renew the oldest watch; return whether a sign of life followed."""
         if not self._answers or self._failures:
             return False
         if (watch := next((watch for watch in self._watches if watch.received), None)) is None:
@@ -261,7 +262,7 @@ class WorkerHealth:
             await asyncio.wait([timer, doubt])
 
     async def _check(self) -> None:
-        """Read a node, and one object of each collection that was refused."""
+        """Probe the worker: read a node, and one object of each refused collection."""
         if self._transport is None:
             return
         self._checked_at = self._clock.monotonic()
@@ -275,7 +276,7 @@ class WorkerHealth:
         self.alive()
 
     async def _probe(self, transport: Transport, path: str) -> tuple[int, str] | None:
-        """Read one object of a collection; return HTTP status and reason if that is not served."""
+        """Read one object of a collection; return HTTP status and reason if that fails."""
         request = Request("GET", path, (("limit", "1"),), timeout_s=PATIENCE_S)
         try:
             response = await transport.send(request)
@@ -290,7 +291,7 @@ class WorkerHealth:
         return status, f"{refusal} (HTTP {status}){_REMEDIES.get(status, '')}"
 
     def _lose(self, status: int, error: str) -> None:
-        """Count the worker as lost, or as lost for another reason than before."""
+        """Count the worker as not answering, or record another reason for that."""
         if self._mistaken or (not self._answers and status == self._status):
             return
         since = None if self._answers else self._since
@@ -384,7 +385,7 @@ class _ObservedWatch:
         return data
 
     def end(self) -> None:
-        """End the stream for its reader, now."""
+        """End the watch stream for its reader, now."""
         self._ended = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -18,7 +18,8 @@ PATIENCE_S: Final = 10.0  # for one request
 
 
 def retrying_client(source: AccessSource, cluster: str, stack: AsyncExitStack) -> Client:
-    """A client for an interactive command, with short timeouts; the stack closes it."""
+    """Return a client for an interactive command, with short timeouts; the stack closes the
+    client."""
     client = Client(
         HttpTransport(source),
         cluster=cluster,
@@ -30,7 +31,7 @@ def retrying_client(source: AccessSource, cluster: str, stack: AsyncExitStack) -
 
 
 async def find_binding(computing: Client, name: str, option: str) -> ClusterBinding:
-    """Get the binding that an option or argument names.
+    """Get the ClusterBinding of this name; `option` is the flag or argument that named it.
 
     :raises ConfigError: there is no such binding; the message lists the ones that exist.
     """

@@ -1,11 +1,12 @@
 """Credentials of a worker: the kubeconfig in the Secret that a binding names.
 
-Changes of the Secret are followed; one that is not valid is ignored, and the last valid one stays.
+Changes of the Secret are followed; a change that is not valid is ignored, and the last valid one
+stays.
 
 A kubeconfig may name files: of a token, a certificate, a key, a CA. A writer of Secrets could have
 any file of this process sent to a server of theirs, so no file may be named unless the operator
 sets a directory in the environment. Each Secret has a directory of its own below,
-`<namespace>/<name>`, and may name files there and nowhere else. Changes of these files are
+`<namespace>/<name>`, and may name files in this directory only. Changes of these files are
 followed, too.
 """
 
@@ -51,17 +52,17 @@ KUBECONFIG_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, Kubeco
 
 
 class SecretAccess:
-    """An `AccessSource` that follows a Secret and the files named in its kubeconfig."""
+    """`AccessSource` that follows a Secret and the files named in its kubeconfig."""
 
     def __init__(
         self, secret: KubeconfigSecret, *, environ: Mapping[str, str] = os.environ
     ) -> None:
         self._root = environ.get(ENV_WORKER_FILES, "")
-        # The latest Secret, and the one in use: they differ while the latest is not valid.
+        # The latest Secret, and the Secret in use: different while the latest is not valid.
         self._latest = self._used = secret
         self._files = _NamedFiles(secret, self._root)
         self._access = _read(secret, self._files)
-        self._error = ""  # of the latest Secret
+        self._error = ""  # why the latest Secret is not valid
 
     @property
     def interval_s(self) -> float:
@@ -76,11 +77,11 @@ class SecretAccess:
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The annotations of the Secret in use."""
+        """Annotations of the Secret in use."""
         return self._used.annotations
 
     async def refresh(self, *, rejected: bool = False) -> bool:
-        """Read changed files again; `follow` handles changes of the Secret."""
+        """Read changed files of the kubeconfig again; `follow` handles changes of the Secret."""
         before = self._access
         if self._error:
             self._use(self._latest)  # a missing file may exist by now
@@ -89,13 +90,13 @@ class SecretAccess:
         return self._access is not before
 
     def follow(self, old: KubeconfigSecret | None, new: KubeconfigSecret | None) -> None:
-        """Handle a change of the Secret, as a handler of its informer."""
+        """Use a changed Secret, if it is valid; a handler of the Secret's informer."""
         if new is not None:
             self._latest, self._error = new, ""
             self._use(new)
 
     def _use(self, secret: KubeconfigSecret) -> None:
-        """Use a Secret and the present content of its files, if they are valid."""
+        """Use a Secret and the present content of the files that it names, if they are valid."""
         files, name = _NamedFiles(secret, self._root), str(secret.key)
         try:
             access = _read(secret, files)
@@ -117,7 +118,7 @@ class SecretAccess:
 
 
 class _NamedFiles:
-    """The files that a Secret names."""
+    """Reads the files that the kubeconfig of a Secret names, where the Secret may name them."""
 
     def __init__(self, secret: KubeconfigSecret, root: str) -> None:
         self._secret = secret
@@ -136,7 +137,7 @@ class _NamedFiles:
             message = f"names a file, which needs a directory in {ENV_WORKER_FILES}"
             raise ConfigError(message, value=str(path), source=source)
         home = Path(self._root) / key.namespace / key.name
-        # Links are resolved: those of a mounted Secret lead to a directory beside them.
+        # Links are resolved: the files of a mounted Secret are links to a directory next to them.
         try:
             inside = path.resolve().is_relative_to(home.resolve())
         except (OSError, RuntimeError, ValueError):
@@ -151,7 +152,7 @@ class _NamedFiles:
 
 
 def _read(secret: KubeconfigSecret, files: _NamedFiles) -> Access:
-    """The access of a Secret's kubeconfig.
+    """Return the server and credentials in a Secret's kubeconfig.
 
     :raises ConfigError: the kubeconfig is missing or not valid.
     """

@@ -1,18 +1,18 @@
-"""Identity of a worker cluster, and a transport that sends nothing to another one.
+"""Identity of a worker cluster, and a transport that sends nothing to another cluster.
 
-A cluster is identified by the UID of its namespace `kube-system`, which lives as long as the
+A cluster is identified by the UID of its namespace `kube-system`, which exists as long as the
 cluster.
 
-A kubeconfig is edited by people, and may come to lead to another cluster. Taking that for the
-worker, we would find all pods missing and create them again in a cluster of others. So before the
-first request, and before the first one to another address or CA, the identity of the cluster is
-read. While that is another one, requests fail with `Unreachable` and are not sent, and handlers are
-called with the reason. When the kubeconfig is right again, requests are sent again.
+A kubeconfig is edited by people, and may come to lead to another cluster. If that cluster were
+taken for the worker, all pods would be missing and would be created again in a cluster of others.
+So before the first request, and before the first request to another address or CA, the identity of
+the cluster is read. While the kubeconfig leads to another cluster, requests fail with `Unreachable`
+and are not sent, and handlers are called with the reason. When the kubeconfig leads to the worker
+again, requests are sent again.
 
 The right worker is the one recorded on the binding by the syncer at its first contact; else the one
-recorded on the Secret by `join`; else the first that this process met. A
-cluster that does not let us read its identity is accepted at the start, and later on while its
-address or its CA stays the same.
+recorded on the Secret by `join`; else the first that this process met. A cluster whose identity may
+not be read is accepted at the start, and later on while its address or its CA stays the same.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ __all__ = ["IdentityCheckedTransport", "WorkerIdentity", "identity_of", "recorde
 
 _TIMEOUT_S: Final = 5.0
 _HIDDEN: Final = (
-    "hidden"  # the identity of a cluster that does not let us read its identity, not accepted
+    "hidden"  # stands for the identity of a cluster that may not be read; never accepted
 )
 
 _log = get_logger(__name__)
 
 
 async def identity_of(cluster: Client) -> str:
-    """The UID of the cluster's namespace `kube-system`."""
+    """Return the identity of a cluster: the UID of its namespace `kube-system`."""
     return (await cluster.get(NAMESPACES, SYSTEM_NAMESPACE)).uid
 
 
 def recorded_worker(binding: ClusterBinding, access: SecretAccess, domain: Domain) -> str:
-    """The identity of a worker as recorded on the binding or its Secret; empty if on neither."""
+    """Return the identity of a worker that is recorded on the binding or its Secret; empty without
+    a record."""
     key = domain.worker_cluster_id
     return binding.annotations.get(key, "") or access.annotations.get(key, "")
 
 
 class WorkerIdentity:
-    """An `AccessSource` that keeps the last access that led to the right worker.
+    """`AccessSource` that keeps the last access that led to the right worker.
 
     `recorded` returns the identity of the right worker; empty without a record.
     """
@@ -82,12 +83,12 @@ class WorkerIdentity:
 
     @property
     def worker_id(self) -> str:
-        """The identity of the worker; empty while unknown."""
+        """Identity of the worker cluster; empty while unknown."""
         return self._worker_id
 
     def on_change(self, handler: Callable[[str], None]) -> None:
         """Call `handler` with the reason when the kubeconfig leads to another cluster, and with an
-        empty text when that leads to the worker again."""
+        empty text when the kubeconfig leads to the worker again."""
         self._handlers.append(handler)
 
     @property
@@ -108,24 +109,26 @@ class WorkerIdentity:
         return self.current() is not before
 
     async def check(self) -> None:
-        """Return if requests go to the right worker.
+        """Check that requests go to the right worker; reads the identity of a cluster that was not
+        checked.
 
-        :raises Unreachable: they would go to another cluster, or its identity could not be read.
+        :raises Unreachable: requests would go to another cluster, or its identity could not be
+            read.
         """
         while not self._is_checked():
-            # One waiter reads the identity for all.
+            # One waiter reads the identity for all of them.
             async with self._checking:
                 if not self._is_checked():
                     await self._read_identity(self._source.current())
         self._compare()
         if self._error:
             if self._checked_id == _HIDDEN:
-                self._checked = None  # the cluster may let us read its identity the next time
+                self._checked = None  # the identity may be readable at the next check
             raise Unreachable(self._error, sent=False)
 
     def _is_checked(self) -> bool:
-        """Whether the source's access was checked, or leads to the same server as the accepted one,
-        which is then replaced."""
+        """Return whether the source's access was checked. An access to the same server as the
+        accepted one counts as checked, and replaces the accepted one."""
         access = self._source.current()
         if access is self._checked:
             return True
@@ -160,7 +163,7 @@ class WorkerIdentity:
         self._checked, self._checked_id = access, identity
 
     def _assumed_identity(self, access: Access) -> str:
-        """The identity assumed of a cluster that does not let us read its identity."""
+        """Return the identity to assume for a cluster whose identity may not be read."""
         accepted = self._accepted
         if accepted is None or not (self._recorded() or self._worker_id):
             return ""
@@ -168,7 +171,8 @@ class WorkerIdentity:
         return self._worker_id if same_ca or access.server == accepted.server else _HIDDEN
 
     def _compare(self) -> None:
-        """Accept the checked access or not, and call the handlers if that has changed."""
+        """Accept the checked access if it leads to the worker, and call the handlers if the result
+        has changed."""
         assert self._checked is not None
         worker_id, error = self._recorded() or self._worker_id, ""
         if worker_id and self._checked_id not in ("", worker_id):
@@ -194,14 +198,14 @@ class WorkerIdentity:
 
 
 def _server(access: Access) -> tuple[object, ...]:
-    """The parts of an access that determine its cluster."""
+    """Return the parts of an access that determine its cluster."""
     return access.server, access.ca, access.insecure, access.tls_server_name, access.proxy_url
 
 
 class IdentityCheckedTransport:
-    """A transport that sends nothing to another cluster than the right worker.
+    """Transport that sends requests to the right worker cluster only.
 
-    `inner` has its access from the same `identity`.
+    `inner` gets its access from the same `identity`.
     """
 
     def __init__(self, inner: Transport, identity: WorkerIdentity) -> None:

@@ -1,12 +1,12 @@
 """Rotation of a worker's credentials: watches the Secret that the binding names.
 
-Only this Secret is watched. A change is used from the next request to the worker on; if the
-binding names another Secret, that one is watched instead. A Secret that is deleted or not valid
-changes nothing.
+Only this Secret is watched. A change is used from the next request to the worker on; if the binding
+names another Secret, that Secret is watched instead. A Secret that is deleted or not valid changes
+nothing.
 
 Editors of a binding need not have the right to read Secrets, while this process may read those of
-all namespaces. So a binding is followed only into the namespace named at the start, the
-system namespace, and those of a flag.
+all namespaces. So a binding is followed only into the namespace named at the start, the system
+namespace, and those of a flag.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _log = get_logger(__name__)
 def kubeconfig_namespaces(
     reference: SecretReference, named: Set[str], domain: Domain
 ) -> frozenset[str]:
-    """The namespaces in which a binding's Secret may be: those that a flag has `named`, else that
-    of `reference`; and the system namespace.
+    """Return the namespaces in which a binding's Secret may be: those that a flag has `named`, else
+    that of `reference`; and the system namespace.
 
-    :raises ConfigError: `reference` is in none of them.
+    :raises ConfigError: `reference` is in none of these namespaces.
     """
     always = {domain.system_namespace}
     if not named:
@@ -53,10 +53,10 @@ def kubeconfig_namespaces(
 
 
 class Rotation:
-    """Follows the Secret of a binding and passes changes to a `SecretAccess`.
+    """Watches the Secret of a binding and passes changes to a `SecretAccess`.
 
-    - `refused`: called with a binding that names a Secret in none of the
-      `namespaces`.
+    - `refused`: called with a binding that names a Secret in none of the `namespaces`, and a
+      message.
     - `taken`: called when the access has changed.
     """
 
@@ -90,7 +90,8 @@ class Rotation:
         return self._reference
 
     def follow(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        """Handle a change of the binding, as a handler of its informer."""
+        """Watch another Secret if the binding names another one; a handler of the binding's
+        informer."""
         if new is None or new.spec.secret_ref in (self._named, SecretReference()):
             return
         self._named = new.spec.secret_ref
@@ -120,7 +121,7 @@ class Rotation:
             )
 
     async def run(self) -> None:
-        """Watch the Secret until cancelled."""
+        """Watch the Secret that the binding names until cancelled."""
         while True:
             # No await between these two: a later change of the reference must not be lost.
             self._reference_changed.clear()
@@ -135,8 +136,8 @@ class Rotation:
                     task.cancel()
 
     async def informed(self) -> None:
-        """Return once the Secret was read by the watch, or after some seconds: without the right to
-        watch it, the credential read at the start still works."""
+        """Return once the watch has read the Secret, or after some seconds: without the right to
+        watch the Secret, the credentials read at the start still work."""
         try:
             await within(self._clock, _FIRST_READ_S, self._secret_read.wait)
         except TimeoutError:

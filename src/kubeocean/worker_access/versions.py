@@ -14,7 +14,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,9}")  # Python refuses to parse thousands 
 
 
 def release_of(version: Json) -> tuple[str, bool]:
-    """Return a server's version, and whether it is older than `OLDEST` (False if unknown).
+    """Return a server's version, and whether the version is older than `OLDEST` (False if unknown).
 
     `version` is the answer of the server's page `/version`.
     """

@@ -197,8 +197,8 @@ async def test_a_syncer_requests_no_token_of_system_namespaces(bound: Bound) -> 
     }
 
     async def limited() -> bool:
-        asked = bound.syncer.post(SERVICE_ACCOUNTS, name, "token", request, namespace)
-        return "stay in the computing cluster" in await denied(asked)
+        token_request = bound.syncer.post(SERVICE_ACCOUNTS, name, "token", request, namespace)
+        return "stay in the computing cluster" in await denied(token_request)
 
     await until(limited, within=30)
 

@@ -1,4 +1,4 @@
-"""What the API server of a worker refuses to the credential of a binding, by default."""
+"""Requests with a binding's credential that the API server of a worker refuses by default."""
 
 from __future__ import annotations
 

@@ -118,15 +118,15 @@ class Account:
             for each in questions
             if each.namespace and each._replace(namespace="") not in granted
         ]
-        asked = {*anywhere, *rest, *named, *others}
+        permissions = {*anywhere, *rest, *named, *others}
         granted |= set(await granted_to(client, account, [*rest, *named, *others]))
-        assert set(map(str, granted)) == {str(each) for each in asked if self._covers(each)}
+        assert set(map(str, granted)) == {str(each) for each in permissions if self._covers(each)}
 
-    def _covers(self, asked: Permission) -> bool:
+    def _covers(self, permission: Permission) -> bool:
         """Whether the page grants a permission, for all names or namespaces too."""
-        forms = (asked, asked._replace(name=""), asked._replace(namespace=""))
+        forms = (permission, permission._replace(name=""), permission._replace(namespace=""))
         known = self.permissions | EVERYBODY
-        return bool(known & {*forms, asked._replace(name="", namespace="")})
+        return bool(known & {*forms, permission._replace(name="", namespace="")})
 
 
 async def test_accounts_have_the_rights_of_the_page_and_no_others(

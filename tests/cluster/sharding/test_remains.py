@@ -1,4 +1,4 @@
-"""What a ring leaves behind is removed with the binding that its replicas shared."""
+"""Objects that a ring leaves behind are removed with the binding that its replicas shared."""
 
 from __future__ import annotations
 

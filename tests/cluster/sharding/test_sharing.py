@@ -30,7 +30,7 @@ OTHER = "asked for here"
 
 @dataclass
 class Program:
-    """One replica: a controller that is shared, and a part that runs alone."""
+    """A replica: a controller that is shared, and a part that runs alone."""
 
     name: str
     cluster: Cluster

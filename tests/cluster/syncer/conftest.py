@@ -39,7 +39,7 @@ async def binding_env(
 
 @pytest.fixture(scope="session")
 async def kubelets(worker: Cluster) -> AsyncIterator[SimulatedNodes]:
-    """What plays the kubelets of the worker."""
+    """Simulation of the worker's kubelets."""
     async with SimulatedNodes(worker, await ensure(["kwok"])) as nodes:
         yield nodes
 

@@ -42,7 +42,7 @@ CALLS = ("controllerPublish", "nodeStage", "nodePublish", "controllerExpand", "n
 
 @pytest.fixture
 async def controller_env(cluster: Cluster, client: Client) -> AsyncIterator[ControllerEnv]:
-    """One cluster that is both the computing and the worker cluster."""
+    """A cluster that is both the computing and the worker cluster."""
     await make_namespace(client, MOUNT)
     yield ControllerEnv(cluster, cluster, client, client)
 

@@ -193,7 +193,7 @@ def matters(request: Request) -> bool:
 
 @dataclass
 class Case:
-    """One binding, one scenario, one kind of fault."""
+    """Run a scenario of a binding under a kind of fault."""
 
     name: str
     binding_env: BindingEnv

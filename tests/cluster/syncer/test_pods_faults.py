@@ -59,7 +59,7 @@ POD_WITH_COPIES: Json = {
 
 @dataclass
 class Case:
-    """One binding and one fault; `plans` are those of its syncers that keep running."""
+    """A binding and a fault; `plans` are those of its syncers that keep running."""
 
     name: str
     env: PodEnv

@@ -53,7 +53,7 @@ TOKEN: Json = {
 
 @dataclass
 class Case:
-    """One kind of bad input; `watched` is set when the requests of all cases were counted."""
+    """A kind of bad input; `watched` is set when the requests of all cases were counted."""
 
     name: str
     env: PodEnv

@@ -315,11 +315,11 @@ async def test_an_expired_token_loses_nothing_and_a_new_one_needs_no_restart(
         message = await until(lambda: connected("False"), within=180)
         assert "does not accept the credential of the kubeconfig" in message
         assert [each.uid for each in await binding_env.vnodes()] == [vnode.uid]
+        mark = worker.audit.mark()
         await use_token()
         await until(lambda: connected("True"), within=120)
         assert len(one.lines("Started service")) == 1
-        mark = worker.audit.mark()
-        await binding_env.add_node("m")  # the new token is used
+        await binding_env.add_node("m")
 
         async def both_lent() -> bool:
             return len(await binding_env.vnodes()) == 2

@@ -605,7 +605,8 @@ async def test_pace_and_cool_down_survive_a_restart(
 
     async with binding_env.syncing(clock=clock):
         vnode = await one(binding_env)
-        for name in ("a", "b", "c"):
+        # Evicted first is the youngest pod, then the first by name: `a` is first in both orders.
+        for name in ("c", "b", "a"):
             await binding_env.guest(namespace, name, vnode.name)
         await binding_env.patch_policy(policy, timeWindows=closed())
         await until(lambda: evicted("b", "c"))

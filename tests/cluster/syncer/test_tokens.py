@@ -347,7 +347,7 @@ async def is_fresh(controller_env: ControllerEnv, pod: VirtualPod) -> bool:
 async def test_the_secret_is_garbage_collected_with_the_physical_pod(
     cluster: Cluster, client: Client
 ) -> None:
-    """One cluster with all controllers is both the computing and the worker cluster."""
+    """A cluster with all controllers is both the computing and the worker cluster."""
     await make_namespace(client, MOUNT)
     controller_env = ControllerEnv(cluster, cluster, client, client)
     home = f"h-{controller_env.name}"

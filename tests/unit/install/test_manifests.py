@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
 from kubeocean.install.values import PodSecurity, Size, Values, WorkerValues
 from kubeocean.install.worker_objects import worker_objects
+from kubeocean.local.assets import ensure
 from kubeocean.runtime.objects import Json
 
 ROOT = Path(__file__).parents[3]
@@ -75,11 +75,9 @@ def test_deploy_contains_no_other_files() -> None:
     ("side", "objects"),
     [("computing", computing_objects(Values())), ("worker", worker_objects(WorkerValues()))],
 )
-def test_kustomize_renders_the_objects_of_an_install(side: str, objects: list[Json]) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("there is no kubectl in PATH")
-    given = output(kubectl, "kustomize", DEPLOY / "kustomize" / side)
+async def test_kustomize_renders_the_objects_of_an_install(side: str, objects: list[Json]) -> None:
+    kubectl = (await ensure(("kubectl",))).path("kubectl")
+    given = output(str(kubectl), "kustomize", DEPLOY / "kustomize" / side)
     assert comparable(given) == comparable(objects)
 
 
@@ -293,11 +291,9 @@ def member_installation(values: Values, connection: HubConnection) -> list[Json]
         ("fleet-member", member_installation(Values(), SAMPLE_CONNECTION)),
     ],
 )
-def test_kustomize_renders_the_objects_of_a_fleet(side: str, objects: list[Json]) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("there is no kubectl in PATH")
-    given = output(kubectl, "kustomize", DEPLOY / "kustomize" / side)
+async def test_kustomize_renders_the_objects_of_a_fleet(side: str, objects: list[Json]) -> None:
+    kubectl = (await ensure(("kubectl",))).path("kubectl")
+    given = output(str(kubectl), "kustomize", DEPLOY / "kustomize" / side)
     assert comparable(given) == comparable(objects)
 
 

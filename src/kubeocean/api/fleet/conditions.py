@@ -1,8 +1,7 @@
 """Conditions of a fleet's objects: types, reasons and messages, by kind.
 
-Tools wait for types and reasons; the messages here are compared literally as well. A message is a
-format string where it names facts. Reasons of an enumeration are grouped by the condition that they
-belong to.
+Tools wait for types and reasons, and compare the messages literally. A message with variables is a
+format string. Reasons of an enumeration are grouped by the condition that they belong to.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class MemberCondition(StrEnum):
 
     READY_TO_JOIN = "ReadyToJoin"
     JOINED = "Joined"
-    HEALTHY = "Healthy"  # an extension: KubeFleet has the type and never writes it
+    HEALTHY = "Healthy"  # an extension: KubeFleet declares the type and never writes it
     PROVIDER_STARTED = "ClusterPropertyProviderStarted"
     PROPERTIES_COLLECTED = "ClusterPropertyCollectionSucceeded"
     COSTS_COLLECTED = "AKSClusterCostPropertiesCollectionSucceeded"
@@ -82,12 +81,12 @@ class MemberReason(StrEnum):
     JOINED = "MemberClusterJoined"
     LEFT = "MemberClusterLeft"
     JOIN_STATE_UNKNOWN = "MemberClusterJoinStateUnknown"
-    HEALTHY = "MemberClusterHealthy"  # this one and the next two belong to the extension Healthy
+    HEALTHY = "MemberClusterHealthy"  # this reason and the next two belong to the extension Healthy
     UNHEALTHY = "MemberClusterUnhealthy"
     HEARTBEAT_LOST = "HeartbeatLost"
     PROVIDER_STARTED = "Started"
     PROVIDER_FAILED_TO_START = "FailedToStart"
-    TIMED_OUT = "TimedOut"  # of starting the provider and of collecting
+    TIMED_OUT = "TimedOut"  # of starting a property provider, and of collecting properties
     PROPERTIES_COLLECTED = "PropertiesCollected"
     TOO_MANY_CALLS = "TooManyCalls"
     COSTS_CALCULATED = "CostsCalculated"
@@ -138,7 +137,7 @@ class ProfileCondition(StrEnum):
 
 
 class ProfileReason(StrEnum):
-    """Reasons of ControlPlaneHealthy, in the order in which they are looked for."""
+    """Reasons of a ClusterProfile's condition ControlPlaneHealthy, in the order of checks."""
 
     NO_STATUS = "MemberAgentReportedNoStatus"
     NO_HEALTH = "MemberAgentReportedNoHealthInfo"
@@ -151,7 +150,7 @@ class ProfileReason(StrEnum):
 
 
 class Words(NamedTuple):
-    """Reasons of a condition by its status; empty where a status is never written."""
+    """Reasons of a condition by its status; empty for a status that is never written."""
 
     true: str
     false: str
@@ -159,10 +158,11 @@ class Words(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Condition type of a binding and of a cluster's entry, and its reasons.
+    """A step of a placement: its condition type, and the reasons for each status.
 
-    Placements have the type with the prefix of their scope, and the reasons of `placement`. A
-    condition about an older generation counts as Unknown.
+    Bindings and entries of clusters have the type `name` and the reasons of `cluster`. Placements
+    have the type with the prefix of their scope, and the reasons of `placement`. A condition about
+    an older generation counts as Unknown.
     """
 
     name: str
@@ -296,14 +296,15 @@ class ManifestReason(StrEnum):
 
     @property
     def is_applied(self) -> bool:
-        """Whether the manifest was applied."""
+        """Whether a manifest with this reason was applied."""
         return self in (ManifestReason.APPLIED, ManifestReason.APPLIED_WITH_FAILED_DRIFT_DETECTION)
 
     @property
     def is_diff_reported(self) -> bool:
-        """Whether the manifest was compared.
+        """Whether a manifest with this reason was compared with its object.
 
-        Also in degraded mode, which KubeFleet does not count: such a Work never ends.
+        True also for degraded mode, which KubeFleet does not count: its Work never becomes
+        DiffReported.
         """
         return self in (
             ManifestReason.NO_DIFF_FOUND,
@@ -318,11 +319,11 @@ class Availability(StrEnum):
     AVAILABLE = "Available"
     NOT_YET = "ManifestNotAvailableYet"
     NOT_TRACKABLE = "NotTrackable"
-    FAILED = "Failed"  # the object could not be judged
+    FAILED = "Failed"  # the availability could not be computed
 
     @property
     def counts_as_available(self) -> bool:
-        """Whether the condition is True."""
+        """Whether a manifest's condition Available with this reason is True."""
         return self in (Availability.AVAILABLE, Availability.NOT_TRACKABLE)
 
 
@@ -388,7 +389,7 @@ class EvictionMessage(StrEnum):
 
 
 class RunCondition(StrEnum):
-    """Condition types of a run and, but for the first one, of a stage."""
+    """Condition types of an update run and, but for the first one, of a stage."""
 
     INITIALIZED = "Initialized"
     PROGRESSING = "Progressing"
@@ -396,7 +397,7 @@ class RunCondition(StrEnum):
 
 
 class RunReason(StrEnum):
-    """Reasons of a run's conditions."""
+    """Reasons of an update run's conditions."""
 
     INITIALIZED = "UpdateRunInitializedSuccessfully"
     INITIALIZATION_FAILED = "UpdateRunInitializedFailed"
@@ -410,7 +411,7 @@ class RunReason(StrEnum):
 
 
 class StageReason(StrEnum):
-    """Reasons of a stage's conditions."""
+    """Reasons of the conditions of an update run's stage."""
 
     STARTED = "StageUpdatingStarted"
     WAITING = "StageUpdatingWaiting"
@@ -422,14 +423,14 @@ class StageReason(StrEnum):
 
 
 class UpdateCondition(StrEnum):
-    """Condition types of a cluster in a stage."""
+    """Condition types of a cluster in a stage of an update run."""
 
     STARTED = "Started"
     SUCCEEDED = "Succeeded"
 
 
 class UpdateReason(StrEnum):
-    """Reasons of the conditions of a cluster in a stage."""
+    """Reasons of the conditions of a cluster in a stage of an update run."""
 
     STARTED = "ClusterUpdatingStarted"
     SUCCEEDED = "ClusterUpdatingSucceeded"
@@ -437,7 +438,7 @@ class UpdateReason(StrEnum):
 
 
 class StageTaskCondition(StrEnum):
-    """Condition types of a task of a stage."""
+    """Condition types of a task, such as an approval, of an update run's stage."""
 
     REQUEST_CREATED = "ApprovalRequestCreated"
     REQUEST_APPROVED = "ApprovalRequestApproved"
@@ -445,7 +446,7 @@ class StageTaskCondition(StrEnum):
 
 
 class StageTaskReason(StrEnum):
-    """Reasons of the conditions of a task of a stage."""
+    """Reasons of the conditions of a task of an update run's stage."""
 
     REQUEST_CREATED = "StageTaskApprovalRequestCreated"
     REQUEST_APPROVED = "StageTaskApprovalRequestApproved"
@@ -460,7 +461,7 @@ class ApprovalCondition(StrEnum):
 
 
 class ApprovalReason(StrEnum):
-    """Reasons of an approval request's conditions; the first two are the command line's."""
+    """Reasons of an approval request's conditions; the command line writes the first two."""
 
     CLUSTER_APPROVED = "ClusterApprovalRequestApproved"
     APPROVED = "ApprovalRequestApproved"
@@ -468,7 +469,7 @@ class ApprovalReason(StrEnum):
 
 
 class RunMessage(StrEnum):
-    """Messages of a run's and a stage's conditions."""
+    """Messages of the conditions of update runs and their stages."""
 
     COMPLETED = "All stages are completed"
     SUCCEEDED = "All stages are completed successfully"
@@ -482,7 +483,7 @@ class RunMessage(StrEnum):
 
 
 class RunProblem(StrEnum):
-    """Why a run cannot be initialized; each is the `problem` of `RunMessage.INVALID`."""
+    """Why an update run cannot be initialized; inserted into `RunMessage.INVALID`."""
 
     NO_PLACEMENT = "parent placement not found"
     NOT_EXTERNAL = (

@@ -1,4 +1,4 @@
-"""Definitions of the kinds of a fleet, for API servers.
+"""CustomResourceDefinitions of the kinds of a fleet.
 
 `scripts/crds` writes them to `crds/`. Versions differ only in fields that a version does not have,
 so that no conversion is needed.
@@ -22,14 +22,14 @@ _NOTE: Final = "# Made from kubeocean.api.fleet by scripts/crds; do not edit.\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Repeats what is used twice instead of writing anchors, which are hard to read."""
+    """YAML dumper that repeats values instead of writing anchors, which are hard to read."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def definitions() -> tuple[Json, ...]:
-    """Return the CustomResourceDefinitions of all kinds."""
+    """Return the CustomResourceDefinitions of all kinds of a fleet."""
     return tuple(definition(kind) for kind in KINDS)
 
 
@@ -105,7 +105,7 @@ def _column(column: Column) -> Json:
 
 
 def render() -> dict[str, str]:
-    """Return the definitions as YAML, by file name."""
+    """Return the CustomResourceDefinitions as YAML, by file name."""
     return {
         f"{each['spec']['names']['plural']}.yaml": _NOTE
         + yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=100)
@@ -114,6 +114,6 @@ def render() -> dict[str, str]:
 
 
 def write(directory: Path = _DIRECTORY) -> None:
-    """Write the definitions to the directory where they are checked in."""
+    """Write the CustomResourceDefinitions as YAML files to `directory`."""
     for name, content in render().items():
         (directory / name).write_text(content, encoding="utf-8")

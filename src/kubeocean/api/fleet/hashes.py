@@ -31,9 +31,9 @@ _ESCAPED: Final = {
 
 
 def canonical(content: Any) -> bytes:
-    """Return the text of a JSON value that hashes are computed from."""
+    """Return the canonical text of a JSON value, from which hashes are computed."""
     text = _encode(content)
-    for character, escape in _ESCAPED.items():  # all of them occur inside strings only
+    for character, escape in _ESCAPED.items():  # these characters occur inside strings only
         text = text.replace(character, escape)
     return text
 
@@ -44,7 +44,7 @@ def content_hash(content: Any) -> str:
 
 
 def policy_hash(policy: Json) -> str:
-    """Return the hash of a policy; the number of clusters does not count."""
+    """Return the hash of a placement policy; the number of clusters does not count."""
     return content_hash(
         {name: value for name, value in policy.items() if name != "numberOfClusters"}
     )
@@ -57,5 +57,5 @@ def names_hash(names: Sequence[str] | Sequence[NamespacedName]) -> str:
 
 
 def hash_bytes(digest: str) -> str:
-    """Return a hash as `policyHash` and `overrideHash` hold it: base64 of the digits."""
+    """Return a hash as the fields `policyHash` and `overrideHash` hold it: base64 of digits."""
     return base64.b64encode(digest.encode()).decode()

@@ -1,4 +1,4 @@
-"""All kinds of a fleet: how API servers present them, and which of them belong together."""
+"""All kinds of a fleet: their resources, columns and versions, and which kinds belong together."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ __all__ = ["CLUSTER", "KINDS", "NAMESPACED", "Column", "Kind", "PlacementScope",
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of `kubectl get`."""
+    """A column that `kubectl get` prints for a kind."""
 
     name: str
     path: str
@@ -71,7 +71,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[ObjectT]):
-    """A kind as API servers present it; `resource.version` is the version that is stored."""
+    """The properties of a kind in its CustomResourceDefinition.
+
+    `resource.version` is the version that is stored.
+    """
 
     resource: Resource[ObjectT]
     description: str
@@ -79,7 +82,7 @@ class Kind(Generic[ObjectT]):
     short_name: str = ""
     has_status: bool = True
     columns: tuple[Column, ...] = ()
-    spec_rules: tuple[Json, ...] = ()  # in addition to those of the struct
+    spec_rules: tuple[Json, ...] = ()  # CEL rules in addition to those of the struct
     in_member: bool = False  # stored in the member clusters, not on the hub
 
     @property
@@ -378,5 +381,5 @@ NAMESPACED: Final = PlacementScope(
 
 
 def scope_of(placement: Key) -> PlacementScope:
-    """Return the kinds that belong to a placement; a namespace makes it a ResourcePlacement."""
+    """Return the kinds of a placement's objects; `placement` with a namespace is namespaced."""
     return NAMESPACED if placement.namespace else CLUSTER

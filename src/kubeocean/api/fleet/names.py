@@ -1,8 +1,8 @@
 """Names, labels, annotations and finalizers of a fleet's objects.
 
-All of them are KubeFleet's own, because objects that its agents wrote are adopted and other tools
-look them up. Names are functions of what an object stands for, so that a second attempt to create
-an object meets the first one.
+All of them are KubeFleet's own, because objects that its agents wrote are adopted, and other tools
+read these names. An object's name is a function of the identity that it represents, so that a
+second attempt to create the object conflicts with the first.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ TRUE: Final = "true"
 
 # Labels of the hub's objects for a member
 
-LABEL_MEMBER_NAME: Final = f"{PREFIX}member-name"  # of a MemberCluster, its own name
+LABEL_MEMBER_NAME: Final = f"{PREFIX}member-name"  # label of a MemberCluster with its own name
 LABEL_FLEET_RESOURCE: Final = f"{PREFIX}is-fleet-resource"  # of member namespaces
 LABEL_CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # of ClusterProfiles
 CLUSTER_MANAGER: Final = "KubeFleet"  # value of that label, and name of the access provider
@@ -179,7 +179,7 @@ FINALIZER_WORK: Final = f"{PREFIX}work-cleanup"  # of bindings and Works
 FINALIZER_OVERRIDE: Final = f"{PREFIX}override-cleanup"
 FINALIZER_RUN: Final = f"{PREFIX}stagedupdaterun-finalizer"
 
-# Properties of clusters that other objects are made from
+# Properties of clusters from which the hub builds other objects
 
 PROPERTY_NODE_COUNT: Final = f"{PREFIX}node-count"
 PROPERTY_KUBERNETES_VERSION: Final = "k8s.io/k8s-version"
@@ -220,7 +220,7 @@ _LONGEST_NUMBER: Final = 18  # digits; any such number fits the 64 bits of an AP
 
 
 def policy_binding(policy: str) -> str:
-    """Return the name of the binding of a ValidatingAdmissionPolicy."""
+    """Return the name of a ValidatingAdmissionPolicyBinding."""
     return f"{policy}-binding"
 
 
@@ -240,7 +240,7 @@ def member_namespace(member: str) -> str:
 
 
 def member_of_namespace(namespace: str) -> str | None:
-    """Return the member that a namespace of the hub belongs to, or None."""
+    """Return the member that a namespace of the hub belongs to; None if to no member."""
     member = namespace.removeprefix(MEMBER_NAMESPACE_PREFIX)
     return member if member and member != namespace else None
 
@@ -282,7 +282,7 @@ def binding(placement: str, cluster: str, suffix: str) -> str:
 
 
 def binding_suffix(placement_uid: str, cluster: str, deleting_uids: Iterable[str] = ()) -> str:
-    """Return the end of a binding's name.
+    """Return the suffix of a binding's name.
 
     `deleting_uids` are the UIDs of bindings of the same placement to the same cluster that are
     being deleted: their names are still taken.
@@ -292,7 +292,7 @@ def binding_suffix(placement_uid: str, cluster: str, deleting_uids: Iterable[str
 
 
 def work_base(placement: Key) -> str:
-    """Return what the names of all Works of a placement begin with."""
+    """Return the prefix of the names of all Works of a placement."""
     if placement.namespace:
         return f"{placement.namespace}.{placement.name}"
     return placement.name
@@ -315,7 +315,7 @@ def envelope_work(work_name: str, envelope_type: str, envelope: Key) -> str:
 
 
 def approval_request(run: str, stage: str, task_type: str) -> str:
-    """Return the name of the approval request that a stage waits for, before or after it."""
+    """Return the name of the approval request before or after a stage of an update run."""
     return f"{run}-{'before' if task_type == BEFORE_STAGE else 'after'}-{stage}"
 
 
@@ -325,7 +325,7 @@ def drain_eviction(placement: str, cluster: str, suffix: str) -> str:
 
 
 def parse_index(texts: Mapping[str, str], key: str) -> int | None:
-    """Return the number in a label or an annotation, or None if it has no whole number."""
+    """Return the whole number in the label or annotation `key`; None if absent or not a number."""
     value = texts.get(key, "")
     is_number = value.isascii() and value.isdigit() and len(value) <= _LONGEST_NUMBER
     return int(value) if is_number else None

@@ -1,6 +1,7 @@
 """Kinds of fleet networking, which other programs implement.
 
-The hub's admission protects them, so that API servers have to know them; nothing here reads them.
+The hub's admission protects objects of these kinds, so that API servers need their definitions;
+Kubeocean does not read them.
 """
 
 from __future__ import annotations

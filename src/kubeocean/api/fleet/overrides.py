@@ -36,14 +36,14 @@ __all__ = [
 
 
 class PlacementReferenceScope(StrEnum):
-    """Whether a ClusterResourcePlacement or a ResourcePlacement is meant."""
+    """Kind of placement that an override refers to: cluster-scoped or namespaced."""
 
     CLUSTER = "Cluster"
     NAMESPACED = "Namespaced"
 
 
 class OverrideType(StrEnum):
-    """Changes that an override makes to an object."""
+    """Types of an override rule: patch the object, or delete it."""
 
     JSON_PATCH = "JSONPatch"
     DELETE = "Delete"

@@ -1,4 +1,4 @@
-"""Placements: which objects of the hub go to which clusters, how, and with which result.
+"""Placements: which objects of the hub are placed on which clusters, how, and with which result.
 
 A ClusterResourcePlacement places cluster-scoped objects and whole namespaces, a ResourcePlacement
 objects of its own namespace. Both have the same spec and status, and decode to `Placement`. A

@@ -60,14 +60,14 @@ V1ALPHA1: Final = "v1alpha1"
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part of an object; `RULES` are the CEL rules that it must satisfy wherever it occurs."""
+    """Base of structs in an API object; `RULES` are CEL rules for each of their occurrences."""
 
     RULES: ClassVar[tuple[Json, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Field:
-    """Schema of one field, in addition to its type."""
+    """OpenAPI schema of one field, in addition to the field's Python type."""
 
     description: str
     rules: tuple[Json, ...] = ()
@@ -82,7 +82,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """Schema of a type that Python's own types do not determine."""
+    """OpenAPI schema of a type that Python's own types do not determine."""
 
     schema: Mapping[str, object]
 
@@ -99,12 +99,13 @@ def field(
     enum_in: Mapping[str, Iterable[str]] | None = None,
     **limits: object,
 ) -> _Field:
-    """Describe a field to API servers.
+    """Return the OpenAPI schema of a field, for the annotation of its type.
 
-    `rules` hold for the field, `item_rules` for each entry of a list. A `defaulted` field is filled
-    with the struct's default. Below an `unchecked` field no rules hold: it has a copy of something
-    that was checked when a user wrote it. `only` names the versions that have the field; `enum_in`
-    gives a version other values than `enum`. `limits` are further keywords of OpenAPI.
+    `rules` hold for the field, `item_rules` for each entry of a list. API servers fill a
+    `defaulted` field with the struct's default. Below an `unchecked` field no rules hold: its value
+    is a copy of one that was checked when a user wrote it. `only` names the versions that have the
+    field; `enum_in` gives a version other values than `enum`. `limits` are further keywords of
+    OpenAPI.
     """
     if enum:
         limits["enum"] = [str(value) for value in enum]
@@ -188,7 +189,7 @@ Conditions: TypeAlias = tuple[Condition, ...]
 
 
 def object_schema(struct: type[msgspec.Struct], version: str) -> Json:
-    """Return the schema of a struct in one version of the API."""
+    """Return the OpenAPI schema of a struct in one version of the API."""
     hints = _hints(struct)
     properties: Json = {}
     required: list[str] = []
@@ -218,12 +219,12 @@ def _field_schema(hint: Any, declared: _Field, default: object, version: str) ->
     schema = _with_rules(schema, declared.rules)
     if declared.unchecked:
         schema = _without_rules(schema)
-    # A reader wants the description first
+    # The description comes first, for readers of the YAML
     return {"description": schema.pop("description"), **schema}
 
 
 def _schema(hint: Any, version: str) -> Json:
-    """Return the schema of a type."""
+    """Return the OpenAPI schema of a type hint in one version of the API."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         shape = next((each for each in args[1:] if isinstance(each, _Shape)), None)
@@ -290,9 +291,9 @@ def _without_rules(schema: Any) -> Any:
 def document(part: msgspec.Struct) -> Json:
     """Return a struct as it is written to an API server.
 
-    Required fields are always there, also when empty: `targetClusterObservedGeneration` is 0 for
+    Required fields are always present, also when empty: `targetClusterObservedGeneration` is 0 for
     kinds without a generation, and an update stage may have no clusters. Other fields are left out
-    when they are empty and decode to the same.
+    if they are empty and their absence decodes to the same value.
     """
     content: Json = {}
     for name, encoded_as, required, default in _encoding(type(part)):
@@ -305,7 +306,7 @@ def document(part: msgspec.Struct) -> Json:
 def _encode(value: Any) -> Any:
     match value:
         case Condition():
-            # An API server wants a message, also an empty one
+            # An API server requires a message, which may be empty
             return {"message": value.message, **msgspec.to_builtins(value)}
         case msgspec.Struct():
             return document(value)
@@ -314,7 +315,7 @@ def _encode(value: Any) -> Any:
         case dict():
             return {key: _encode(each) for key, each in value.items()}
         case str():
-            return str(value)  # of an enumeration, its value
+            return str(value)  # an enumeration is written as its value
     return value
 
 

@@ -1,4 +1,4 @@
-"""Snapshots of a placement: its policy with the scheduler's decisions, and the selected objects.
+"""Snapshots of a placement: of its policy with the scheduler's decisions, and of selected objects.
 
 The cluster-scoped kinds belong to ClusterResourcePlacements, the namespaced ones to
 ResourcePlacements; each pair decodes to one struct.

@@ -50,7 +50,7 @@ __all__ = [
 
 
 class UpdateRunState(StrEnum):
-    """Values of a run's `spec.state`."""
+    """Values of an update run's `spec.state`."""
 
     INITIALIZE = "Initialize"
     RUN = "Run"
@@ -58,7 +58,7 @@ class UpdateRunState(StrEnum):
 
 
 class StageTaskType(StrEnum):
-    """Kinds of tasks that a stage waits for."""
+    """Types of tasks that a stage of an update run waits for."""
 
     TIMED_WAIT = "TimedWait"
     APPROVAL = "Approval"

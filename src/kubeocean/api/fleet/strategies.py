@@ -28,7 +28,7 @@ __all__ = [
 
 
 class RolloutStrategyType(StrEnum):
-    """The party that rolls changes out: the hub's rollout controller, or an external controller."""
+    """Which controller rolls changes out: the hub's rollout controller, or an external one."""
 
     ROLLING_UPDATE = "RollingUpdate"
     EXTERNAL = "External"
@@ -164,7 +164,7 @@ class ApplyStrategy(Part, frozen=True):
 
     @property
     def forces_conflicts(self) -> bool:
-        """Whether a server-side apply takes over fields that others manage."""
+        """Whether a server-side apply takes over fields of other field managers."""
         return self.server_side_apply_config is not None and self.server_side_apply_config.force
 
 

@@ -1,4 +1,4 @@
-"""Work and AppliedWork: manifests for one member, and the objects that its agent made of them."""
+"""Work and AppliedWork: manifests for one member, and the objects that its agent applied."""
 
 from __future__ import annotations
 

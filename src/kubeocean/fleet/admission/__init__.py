@@ -1,4 +1,5 @@
-"""Admission of the hub: decisions about requests, the webhook server, and what it registers.
+"""Admission of the hub: decisions about requests, the webhook server, and its registration.
 
-Each decision is a pure function of a request and of what was looked up for it.
+Each decision is a pure function of an AdmissionReview's request and of the objects that its handler
+has read.
 """

@@ -37,7 +37,7 @@ CERTIFICATE_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, Certi
 
 
 class SharedCertificate:
-    """Follows the Secret that the leader maintains."""
+    """Loads the webhook server's certificate from the Secret that the leading replica maintains."""
 
     def __init__(self, client: Client, secret: Key, tls: CertificateTls) -> None:
         self._tls = tls
@@ -50,7 +50,7 @@ class SharedCertificate:
         self._informer.on_change(self._changed)
 
     async def run(self) -> None:
-        """Follow the Secret until cancelled."""
+        """Watch the Secret and load its certificate after each change, until cancelled."""
         await self._informer.run()
 
     def _changed(self, old: CertificateSecret | None, new: CertificateSecret | None) -> None:
@@ -58,7 +58,7 @@ class SharedCertificate:
             return  # the certificate in use stays; the leader writes a new one
         certificates = CertificateSet.from_data(new.data)
         if certificates is None:
-            return  # the leader replaces it
+            return  # the leader replaces invalid data
         source = f"Secret {new.key}"
         try:
             _use(self._tls, certificates.server_certificate(source))
@@ -67,7 +67,10 @@ class SharedCertificate:
 
 
 class CertificateFiles:
-    """Follows `tls.crt` and `tls.key` of a directory, which cert-manager maintains."""
+    """Loads the webhook server's certificate from `tls.crt` and `tls.key` of a directory.
+
+    cert-manager maintains the files.
+    """
 
     def __init__(self, directory: Path, tls: CertificateTls, *, clock: Clock | None = None) -> None:
         self._directory = directory

@@ -1,8 +1,9 @@
-"""Certificates of the webhook server: an authority of our own, and the certificate it issues. Pure.
+"""Certificates of the webhook server: a certificate authority, and the certificate it issues. Pure.
 
-Both are kept in one Secret that all replicas share. Each is renewed when two thirds of its life are
-over. A new authority is published a day before the first certificate that it issues, and the old
-one stays published for a day after, so that API servers trust the server at every time.
+One Secret that all replicas share holds the authority and the certificate. Each is renewed when two
+thirds of its life are over. A new authority is published a day before the first certificate that it
+issues, and the old authority stays published for a day after, so that API servers trust the webhook
+server at every time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _KEY: Final = "tls.key"
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """Content of the Secret, all PEM; the last certificate of `bundle` is that of the key."""
+    """The webhook server's certificates as a Secret holds them, all PEM.
+
+    `bundle` holds the authorities; `authority_key` is the key of the last one.
+    """
 
     bundle: bytes
     authority_key: Secret[bytes]
@@ -59,7 +63,7 @@ class CertificateSet:
         return cls(bundle, Secret(authority_key), certificate, Secret(key))
 
     def data(self) -> dict[str, str]:
-        """Return the data of the Secret."""
+        """Return the certificates as the `data` of a Secret."""
         content = {
             _BUNDLE: self.bundle,
             _AUTHORITY_KEY: self.authority_key.reveal(),
@@ -69,7 +73,7 @@ class CertificateSet:
         return {name: base64.b64encode(pem).decode() for name, pem in content.items()}
 
     def server_certificate(self, source: str) -> ServerCertificate:
-        """Return the certificate of the server.
+        """Return the certificate that the webhook server presents.
 
         :raises ConfigError: the certificate and the key are not PEM, or do not match.
         """
@@ -78,7 +82,7 @@ class CertificateSet:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Certificates to use, and the time at which something of them will be due."""
+    """Certificates to use, and the time at which the next one of them is due to be replaced."""
 
     certificates: CertificateSet
     next_at: datetime
@@ -86,7 +90,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Certificates that were read: all authorities, the last of which signs, and the server's."""
+    """Parsed certificates: all authorities, the last of which signs, and the server's `leaf`."""
 
     authorities: tuple[x509.Certificate, ...]
     signer: Authority
@@ -107,7 +111,7 @@ class _Chain:
 
 
 def renew(stored: CertificateSet | None, names: Sequence[str], clock: Clock) -> Renewal:
-    """Return `stored` with everything that is due replaced; the same content if nothing is.
+    """Return `stored` with the certificates that are due replaced; unchanged if none is due.
 
     :param names: hosts and addresses by which API servers reach the webhook server.
     """
@@ -154,7 +158,7 @@ def _due_times(
 
 
 def _read(stored: CertificateSet, clock: Clock) -> _Chain | None:
-    """Return the certificates; None if they cannot be read or do not belong together."""
+    """Parse `stored`; None if a certificate or key cannot be read, or a key does not match."""
     try:
         authorities = tuple(x509.load_pem_x509_certificates(stored.bundle))
         leaf = x509.load_pem_x509_certificates(stored.certificate)[0]

@@ -1,7 +1,7 @@
 """Webhook configurations: which requests API servers send to the hub, with KubeFleet's names. Pure.
 
-The documents name every field that API servers would fill in, so that a stored configuration can be
-compared with them.
+The documents set every field that API servers would default, so that a stored configuration can be
+compared with its document.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _NAMESPACED: Final = "Namespaced"
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _KUBE_NAMESPACES: Final = ("kube-system", "kube-public", "kube-node-lease")
 
-# Users whom the guard rail lets change every object in a namespace: not asking about them keeps
-# the traffic of kubelets, controllers and members off the hub.
+# Users whom the guard rail allows to change every object in a namespace: their requests are not
+# sent to the webhook, which keeps the traffic of kubelets, controllers and members off the hub.
 _UNGUARDED_GROUPS: Final = (
     "system:masters",
     "kubeadm:cluster-admins",
@@ -75,9 +75,9 @@ _OF_MEMBERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """How API servers reach the webhook server: by a Service, or by `url` if that is given.
+    """Address of the webhook server for API servers: a Service, or `url` if that is given.
 
-    `bundle` holds the authorities that they trust; None leaves that to cert-manager.
+    `bundle` holds the authorities that API servers trust; None leaves `caBundle` to cert-manager.
     """
 
     service: str
@@ -87,7 +87,7 @@ class Endpoint:
     bundle: bytes | None = None
 
     def client_config(self, path: str) -> Json:
-        """Return the connection to one webhook."""
+        """Return the `clientConfig` of the webhook at `path`."""
         config: Json = {}
         if self.bundle is not None:
             config["caBundle"] = base64.b64encode(self.bundle).decode()
@@ -104,7 +104,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSet:
-    """Webhooks to register in addition to those for the fleet's own kinds."""
+    """Which webhooks are registered in addition to the webhooks for the fleet's own kinds."""
 
     guard_rail: bool = False
     ban_workloads: bool = False
@@ -112,7 +112,7 @@ class WebhookSet:
 
 
 def validating_path(group: str, version: str, kind: str) -> str:
-    """Return the path of the webhook that validates a kind."""
+    """Return the URL path of the webhook that validates a kind."""
     return f"/validate-{group}-{version}-{kind.lower()}"
 
 
@@ -218,7 +218,7 @@ def _validating(endpoint: Endpoint, webhooks: WebhookSet) -> Iterable[Json]:
             namespaces=namespaces,
         )
 
-    # A ban that the hub's own pods were asked about would prevent the hub from starting again.
+    # If the hub's own pods were not exempt from the ban, the hub could not start again.
     elsewhere = _selector(_NAMESPACE_NAME, "NotIn", (SYSTEM_NAMESPACE, *_KUBE_NAMESPACES))
     bans = []
     if webhooks.ban_workloads:

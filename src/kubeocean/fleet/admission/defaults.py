@@ -1,6 +1,6 @@
 """Defaults of ClusterResourcePlacements that depend on other fields, and so are not in the schema.
 
-Controllers assume the same values in memory for a placement that was stored without them. Pure.
+Controllers assume the same values in memory for a placement that was stored without defaults. Pure.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ def decide_defaults(request: Request) -> Decision:
         return ALLOWED
     spec = document.get("spec")
     if not isinstance(spec, dict):
-        return ALLOWED  # the schema refuses it
+        return ALLOWED  # the schema refuses such an object
     return Decision(True, patch=tuple(_additions(spec, defaulted_spec(spec), "/spec")))
 
 
 def defaulted_spec(spec: Json) -> Json:
-    """Return the spec with all defaults; fields of unexpected types are left to the schema."""
+    """Return the spec of a ClusterResourcePlacement with all defaults.
+
+    Fields of unexpected types stay as they are: the schema refuses them.
+    """
     policy: Any = spec.get("policy")
     policy = {"placementType": str(PlacementType.PICK_ALL)} if policy is None else policy
     if isinstance(policy, dict):
@@ -81,7 +84,7 @@ def _with_items(policy: Json, field: str, defaults: Json) -> Json:
 
 
 def _filled(value: Any, defaults: Json) -> Any:
-    """Return a mapping with the defaults that it lacks; another value as it is."""
+    """Return a mapping with the `defaults` that `value` lacks; `value` itself if not a mapping."""
     if value is None:
         return dict(defaults)
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Rules for evictions and disruption budgets that depend on their placement. Pure.
+"""Rules for evictions and disruption budgets that depend on their ClusterResourcePlacement. Pure.
 
 An eviction or a budget without a ClusterResourcePlacement is allowed: the placement may be created
-later, and the controller of evictions reports that it is missing.
+later, and the controller of evictions reports a missing placement.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["decide_budget", "decide_eviction", "evicted_placement"]
 
 
 def evicted_placement(request: Request) -> str:
-    """Return the name of the placement that an eviction is about.
+    """Return the name of the placement that the eviction in a request names.
 
     :raises BadReview: the object in the request cannot be read.
     """
@@ -23,7 +23,7 @@ def evicted_placement(request: Request) -> str:
 
 
 def decide_eviction(placement: Placement | None) -> Decision:
-    """Decide about a new eviction of `placement`."""
+    """Allow or deny the creation of an eviction of `placement`."""
     if placement is None:
         return ALLOWED
     if placement.deleting:
@@ -34,10 +34,10 @@ def decide_eviction(placement: Placement | None) -> Decision:
 
 
 def decide_budget(request: Request, placement: Placement | None) -> Decision:
-    """Decide about a disruption budget for `placement`, which has the same name.
+    """Allow or deny a disruption budget for `placement`, which has the same name.
 
-    How many clusters a placement of type PickAll should have is not known, so that only a number
-    of clusters that stay available makes sense for it.
+    A placement of type PickAll has no target number of clusters, so its budget can only set
+    minAvailable, as a number of clusters.
 
     :raises BadReview: the object in the request cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Names and values as Go's packages check and print them.
+"""Validation messages for names and label values, and printed selectors, as Go produces them.
 
 KubeFleet's users and tests read these texts in the errors of the API server: the messages of
 Kubernetes' validation of names, and the forms in which Go prints selectors.
@@ -39,7 +39,7 @@ _SUBDOMAIN_CHARACTERS: Final = (
 
 
 def qualified_name_problems(name: str) -> list[str]:
-    """Return everything that is wrong with a key: a name, optionally after a DNS subdomain."""
+    """Return all problems of a qualified name: a name, optionally after a DNS subdomain and `/`."""
     prefix, slash, part = name.partition("/")
     if not slash:
         prefix, part = "", name
@@ -62,7 +62,7 @@ def qualified_name_problems(name: str) -> list[str]:
 
 
 def label_value_problems(value: str) -> list[str]:
-    """Return everything that is wrong with the value of a label."""
+    """Return all problems of the value of a label."""
     problems = []
     if len(value) > _LONGEST_NAME:
         problems.append(f"must be no more than {_LONGEST_NAME} characters")
@@ -72,7 +72,7 @@ def label_value_problems(value: str) -> list[str]:
 
 
 def subdomain_problems(name: str) -> list[str]:
-    """Return everything that is wrong with a DNS subdomain."""
+    """Return all problems of a DNS subdomain."""
     problems = []
     if len(name) > _LONGEST_SUBDOMAIN:
         problems.append(f"must be no more than {_LONGEST_SUBDOMAIN} characters")
@@ -93,7 +93,7 @@ def label_selector_problem(document: Mapping[str, Any] | None) -> str:
 
 
 def print_label_selector(document: Mapping[str, Any] | None) -> str:
-    """Return a label selector as Go prints a pointer to it."""
+    """Return a label selector as Go prints a pointer to a `metav1.LabelSelector`."""
     if document is None:
         return "nil"
     labels = "".join(
@@ -111,7 +111,7 @@ def print_label_selector(document: Mapping[str, Any] | None) -> str:
 
 
 def print_selector(selector: ResourceSelector | NamedResourceSelector) -> str:
-    """Return a selector of objects as Go prints it."""
+    """Return a ResourceSelector as Go prints the struct."""
     fields: Iterable[tuple[str, str]] = (
         ("Group", selector.group),
         ("Version", selector.version),

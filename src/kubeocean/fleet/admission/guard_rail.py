@@ -56,8 +56,8 @@ _MEMBER_KINDS: Final = frozenset(
     }
 )
 _EVENTS: Final = frozenset({("", "Event"), ("events.k8s.io", "Event")})
-_KUBEFLEET_LABELS: Final = "kubefleet.dev/"  # that service accounts may change
-_MOST_GROUPS: Final = 10  # that a message lists
+_KUBEFLEET_LABELS: Final = "kubefleet.dev/"  # prefix of labels that service accounts may change
+_MOST_GROUPS: Final = 10  # how many groups of a user a message lists
 _LIVE_METADATA: Final = frozenset(
     {
         "labels",
@@ -83,13 +83,13 @@ _LABELS: Final = "users are not allowed to modify labels through hub cluster dir
 
 
 def is_reserved(namespace: str) -> bool:
-    """Whether a namespace is one of the fleet's or of Kubernetes' own."""
+    """Whether a namespace belongs to the fleet or to Kubernetes, by the prefix of its name."""
     return namespace.startswith(RESERVED_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardRail:
-    """The rules, with the settings of a hub.
+    """Rules about which users may change the fleet's objects, with the settings of a hub.
 
     - `whitelisted`: users who count as administrators.
     - `deny_labels`: whether labels of fleet MemberClusters are denied to users.
@@ -99,7 +99,7 @@ class GuardRail:
     deny_labels: bool = False
 
     def decide(self, request: Request, identity_of: Callable[[str], str | None]) -> Decision:
-        """Decide about a request.
+        """Allow or deny a request to the API server.
 
         :param identity_of: returns the name in `spec.identity` of a MemberCluster, None if there is
             no such MemberCluster.
@@ -211,7 +211,7 @@ def _has_fleet_annotation(content: Json) -> bool:
 
 
 def _strings(content: Json, field: str) -> Mapping[str, Any]:
-    """Return labels or annotations."""
+    """Return the labels or annotations of an object; `field` is `labels` or `annotations`."""
     strings = _mapping(content.get("metadata")).get(field)
     return _mapping(strings)
 

@@ -1,7 +1,8 @@
-"""Handlers of the webhooks: look up what a decision needs, and decide.
+"""Handlers of the webhooks: read the objects that a decision depends on, and decide.
 
-The guard rail is asked about many requests and has one second: it reads the identities of members
-from a cache. All other webhooks are about objects that users write now and then, and read fresh.
+The guard rail gets many requests and has one second for each: its handler reads the identities of
+members from a cache. All other webhooks are about objects that users write now and then; their
+handlers read from the API server.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _MEMBERS: Final = Resource(
 
 
 class Handlers:
-    """The webhooks of one replica by their paths.
+    """Handlers of the webhooks that one replica serves, by URL path.
 
     - `guard_rail`: None if the guard rail is off.
     - `networking`: whether exported services prevent the deletion of a MemberCluster.
@@ -98,12 +99,12 @@ class Handlers:
 
     @property
     def ready(self) -> bool:
-        """Whether the cache of members was filled."""
+        """Whether the cache of MemberClusters is filled."""
         return self.members is None or self.members.has_synced
 
     @property
     def by_path(self) -> Mapping[str, Handler]:
-        """Return the handler of each path."""
+        """Return the webhook handlers by URL path."""
 
         def path(kind: str, group: str = PLACEMENT_GROUP, version: str = V1BETA1) -> str:
             return validating_path(group, version, kind)
@@ -180,7 +181,7 @@ class Handlers:
         return decide_member(request, exports)
 
     async def _service_exports(self, member: str) -> list[str]:
-        """Return the services that a member exports and that are not being deleted."""
+        """Return the Services that a member exports, without exports that are being deleted."""
         stored = await self._client.list(INTERNAL_SERVICE_EXPORTS, member_namespace(member))
         return [
             _service_name(each.spec) or str(each.key) for each in stored.items if not each.deleting
@@ -188,7 +189,7 @@ class Handlers:
 
 
 def _service_name(spec: object) -> str:
-    """Return the service of an InternalServiceExport; empty if its spec names none."""
+    """Return the Service of an InternalServiceExport; empty if the spec names no Service."""
     reference = spec.get("serviceReference") if isinstance(spec, dict) else None
     name = reference.get("namespacedName") if isinstance(reference, dict) else None
     return name if isinstance(name, str) else ""

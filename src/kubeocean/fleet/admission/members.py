@@ -1,8 +1,8 @@
 """Rules for MemberClusters that the schema cannot express. Pure.
 
-A member's namespace is `fleet-member-NAME`, so that a name of more than 50 characters could never
-have one. Such a name is refused when the MemberCluster is created; one that exists can be changed
-and deleted.
+A member's namespace is `fleet-member-NAME`, which is too long for a Namespace if NAME has more than
+50 characters. Creating such a MemberCluster is refused; an existing MemberCluster with such a name
+can be changed and deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_MEMBER_NAME: Final = LONGEST_NAME - len(MEMBER_NAMESPACE_PREFIX)
 
 
 def needs_service_exports(request: Request) -> bool:
-    """Whether the decision depends on the services that the member exports.
+    """Whether the decision on a MemberCluster depends on the Services that the member exports.
 
     :raises BadReview: the object in the request cannot be read.
     """
@@ -44,7 +44,7 @@ def needs_service_exports(request: Request) -> bool:
 
 
 def decide_member(request: Request, service_exports: Sequence[str] = ()) -> Decision:
-    """Decide about a MemberCluster.
+    """Allow or deny the creation, update or deletion of a MemberCluster.
 
     :param service_exports: services, as NAMESPACE/NAME, that the member exports; only looked up
         where networking agents are used and `needs_service_exports` is true.

@@ -1,7 +1,7 @@
 """Rules for ClusterResourceOverrides and ResourceOverrides that the schema cannot express. Pure.
 
-An object may be selected by one override of each kind; of ResourceOverrides by one in its
-namespace.
+An object may be selected by one ClusterResourceOverride, and by one ResourceOverride in the
+object's namespace.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class OverrideSummary:
 
 
 def summary_of(override: Override) -> OverrideSummary:
-    """Return the part of a stored override that rules for others depend on."""
+    """Return the name and the selected objects of a stored override."""
     return OverrideSummary(override.name, frozenset(map(_selected, _selectors(override))))
 
 
 def decide_override(
     request: Request, type_: type[Override], others: Sequence[OverrideSummary]
 ) -> Decision:
-    """Decide about an override that is created or updated.
+    """Allow or deny the creation or update of an override.
 
     :param others: overrides of the same kind that exist; of ResourceOverrides those in the
         namespace of the request.

@@ -54,7 +54,7 @@ def selected_kinds(placement: Placement) -> list[GroupVersionKind]:
 
 
 def needs_kinds(request: Request) -> bool:
-    """Whether the decision depends on the kinds that the hub serves.
+    """Whether the decision on a ClusterResourcePlacement depends on the kinds that the hub serves.
 
     :raises BadReview: an object in the request cannot be read.
     """
@@ -64,7 +64,7 @@ def needs_kinds(request: Request) -> bool:
 def decide_placement(
     request: Request, namespaced: Mapping[GroupVersionKind, bool | None]
 ) -> Decision:
-    """Decide about a ClusterResourcePlacement that is created or updated.
+    """Allow or deny the creation or update of a ClusterResourcePlacement.
 
     :param namespaced: of each selected kind whether its objects are namespaced; None if the hub
         does not serve the kind.
@@ -112,7 +112,10 @@ def _problems(
 def _selectors_problems(
     spec: PlacementSpec, namespaced: Mapping[GroupVersionKind, bool | None]
 ) -> tuple[list[str], bool]:
-    """Return the problems, and False if a kind is unknown and nothing else can be checked."""
+    """Return the problems of resource selectors, and whether the checks can go on.
+
+    False: the hub does not serve a selected kind, so that nothing else can be checked.
+    """
     problems = []
     takes_namespaced = any(_selects_within_namespace(each) for each in spec.resource_selectors)
     for selector in spec.resource_selectors:

@@ -62,7 +62,7 @@ _WORKLOADS_MESSAGE: Final = "creating pods and replicas is disallowed in the fle
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountPolicy:
-    """Protects service accounts of reserved namespaces; some users are exempt."""
+    """Settings of the policy that protects ServiceAccounts in reserved namespaces."""
 
     prefixes: tuple[str, ...] = RESERVED_PREFIXES
     users: tuple[str, ...] = ()
@@ -71,15 +71,18 @@ class ServiceAccountPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """Policies that are enabled; `workload_prefixes` are namespaces in which pods may be created,
-    None if they may be created anywhere."""
+    """Enabled ValidatingAdmissionPolicies of a hub.
+
+    `workload_prefixes`: prefixes of the namespaces in which pods may be created; None for all
+    namespaces.
+    """
 
     accounts: ServiceAccountPolicy | None = ServiceAccountPolicy()
     workload_prefixes: tuple[str, ...] | None = None
 
 
 def read_policy_config(content: bytes, source: str) -> PolicyConfig:
-    """Read a configuration file.
+    """Parse the file that configures the ValidatingAdmissionPolicies.
 
     :raises ConfigError: the file is not YAML, or a section is incomplete.
     """
@@ -105,7 +108,7 @@ def read_policy_config(content: bytes, source: str) -> PolicyConfig:
 
 
 def policy_objects(config: PolicyConfig) -> list[Json]:
-    """Return the policies that are enabled, each with its binding."""
+    """Return the enabled ValidatingAdmissionPolicies, each with its binding."""
     objects = []
     if config.accounts is not None:
         objects += _policy(
@@ -179,7 +182,7 @@ def _is_not_exempt(policy: ServiceAccountPolicy) -> str:
 
 
 def _list(texts: Iterable[str]) -> str:
-    """Return a list of strings in CEL, whose literals are those of JSON."""
+    """Return `texts` as a list literal of CEL, which has the form of a JSON array."""
     return msgspec.json.encode(list(texts)).decode()
 
 

@@ -26,7 +26,7 @@ _CAPACITY_TYPES: Final = ("allocatable", "available", "total")
 
 
 def requirements_problems(requirements: Sequence[PropertyRequirement]) -> list[str]:
-    """Return everything that is wrong with the requirements of one selector."""
+    """Return all problems of the property requirements of one selector."""
     problems = []
     for each in requirements:
         if problem := _name_problem(each.name):
@@ -43,7 +43,7 @@ def requirements_problems(requirements: Sequence[PropertyRequirement]) -> list[s
 
 
 def sorter_problems(sorter: PropertySorter) -> list[str]:
-    """Return everything that is wrong with a sorter."""
+    """Return all problems of a property sorter."""
     problems = [problem] if (problem := _name_problem(sorter.name)) else []
     if sorter.sort_order not in tuple(SortOrder):
         problems.append(f"invalid property sort order {sorter.sort_order}")
@@ -99,7 +99,7 @@ def _quantity(text: str) -> Quantity | None:
 
 
 class _Bound(NamedTuple):
-    """End of an interval; of two with the same value a strict one leaves less."""
+    """Lower or upper bound of a property's value; a `strict` bound excludes the value itself."""
 
     nano: int
     strict: bool
@@ -107,7 +107,7 @@ class _Bound(NamedTuple):
 
 
 def _contradiction(requirements: Iterable[PropertyRequirement]) -> str:
-    """Return why no value meets all requirements on one property; empty if one may."""
+    """Return why no value can meet all requirements on one property; empty if a value can."""
     lower: _Bound | None = None
     upper: _Bound | None = None
     equal: _Bound | None = None
@@ -142,7 +142,7 @@ def _contradiction(requirements: Iterable[PropertyRequirement]) -> str:
 
 
 def _meet(lower: _Bound, upper: _Bound) -> bool:
-    """Whether a value is between both bounds."""
+    """Whether a value can lie between `lower` and `upper`."""
     if lower.nano == upper.nano:
         return not lower.strict and not upper.strict
     return lower.nano < upper.nano

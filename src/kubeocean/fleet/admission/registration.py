@@ -1,8 +1,8 @@
 """Registration of a hub's admission: certificates, webhook configurations, admission policies.
 
-Only the leader registers. A pass compares what is stored with what the settings ask for, and writes
-the difference; a pass follows each change of one of these objects, and the time at which a
-certificate is due. What is not asked for is removed, also if KubeFleet's hub agent registered it:
+Only the leader registers. A reconcile compares the stored objects with the settings and writes the
+difference; it follows each change of one of these objects, and runs when a certificate is due.
+Objects that the settings do not ask for are deleted, also if KubeFleet's hub agent registered them:
 API servers would refuse requests because of webhooks that no process serves.
 """
 
@@ -67,17 +67,17 @@ _NAMES: Final = {
     _BINDINGS: frozenset(ADMISSION_POLICY_BINDINGS),
 }
 _KEY: Final = "admission"
-_SERVING_S: Final = 0.1  # between two looks whether this replica's server is ready
-_LONGEST_S: Final = 3600.0  # between two passes; clocks of machines are set now and then
+_SERVING_S: Final = 0.1  # between two checks whether this replica's webhook server is ready
+_LONGEST_S: Final = 3600.0  # between two reconciles; clocks of machines are set now and then
 
 _log = get_logger(__name__)
 
 
 class Registration:
-    """Keeps the registration of a hub as the settings ask for.
+    """Reconciles a hub's webhook configurations, certificates and admission policies.
 
-    `serves` returns whether this replica's webhook server is ready: no webhook is registered
-    before.
+    `serves` returns whether this replica's webhook server is ready: webhooks are registered only
+    after that.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Registration:
 
     @property
     def ready(self) -> bool:
-        """Whether everything was registered once."""
+        """Whether all admission objects have been registered once."""
         return self._is_registered
 
     @property
@@ -141,7 +141,7 @@ class Registration:
             yield self._secrets
 
     async def run(self) -> None:
-        """Keep the registration until cancelled."""
+        """Reconcile the admission objects of the hub until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
@@ -162,7 +162,7 @@ class Registration:
         return await self._secrets.caught_up(webhooks.secret)
 
     async def reconcile(self, key: str) -> Outcome:
-        """Write what differs from the settings."""
+        """Create, update and delete admission objects so that they match the settings."""
         desired = self._policies()
         wait_s = None
         webhooks = self._settings.webhooks
@@ -188,7 +188,10 @@ class Registration:
     async def _certificates(
         self, settings: WebhookSettings, secrets: Informer[CertificateSecret]
     ) -> tuple[bytes, float]:
-        """Store what is due; return the authorities to trust, and the seconds until more is due."""
+        """Renew certificates that are due, and store them in the Secret.
+
+        Returns the authorities to trust, as PEM, and the seconds until the next renewal.
+        """
         key = settings.secret
         stored = secrets.get(key)
         present = CertificateSet.from_data(stored.data) if stored is not None else None
@@ -213,7 +216,7 @@ class Registration:
             try:
                 written = await self._client.create(CERTIFICATE_SECRETS, body)
             except AlreadyExists as error:
-                # Another replica was faster; the next pass reads its certificates.
+                # Another replica was faster; the next reconcile reads its certificates.
                 raise Conflict(str(error), status=error.status) from error
         else:
             metadata["resourceVersion"] = stored.resource_version
@@ -225,7 +228,7 @@ class Registration:
     # Objects
 
     async def _configurations(self, settings: WebhookSettings, bundle: bytes | None) -> list[Json]:
-        """Return the webhook configurations, which are deleted together with the namespace."""
+        """Return the desired webhook configurations, owned by the hub's Namespace if it exists."""
         if self._owner is None:
             with suppress(NotFound):
                 namespace = await self._client.get(NAMESPACES, settings.namespace)
@@ -256,14 +259,14 @@ class Registration:
             if _is_as_wanted(content, body):
                 return
             if _webhook_names(content) - _webhook_names(body):
-                # An apply adds to the list of another manager and would keep these.
+                # A server-side apply would keep webhooks in the list that another manager wrote.
                 await self._delete(resource, stored)
         applied = await self._client.patch(resource, name, ApplyPatch(body, force=True))
         self._stored[resource].wrote(applied)
         _log.info("Applied admission object", kind=resource.kind, name=applied.name)
 
     async def _remove_others(self, desired: Iterable[Json]) -> None:
-        """Remove objects of kinds that are used."""
+        """Delete stored objects of the registered kinds that are not among `desired`."""
         kept = {(_resource(body), body["metadata"]["name"]) for body in desired}
         for resource, informer in self._stored.items():
             for stored in list(informer.items()):
@@ -271,7 +274,7 @@ class Registration:
                     await self._delete(resource, stored)
 
     async def _remove_unused(self) -> None:
-        """Remove objects of kinds that are not used. Older API servers do not have all of them."""
+        """Delete objects of kinds that are not registered; older API servers lack some kinds."""
         for resource, names in _NAMES.items():
             for name in sorted(names) if resource not in self._stored else ():
                 try:
@@ -297,13 +300,16 @@ def _is_named(names: frozenset[str]) -> Callable[[Untyped], bool]:
 
 
 def _used(settings: AdmissionSettings) -> set[Resource[Untyped]]:
-    """Return the kinds of which objects are registered."""
+    """Return the kinds of admission objects that the settings ask for."""
     webhooks = {_MUTATING, _VALIDATING} if settings.webhooks is not None else set()
     return webhooks | ({_POLICIES, _BINDINGS} if settings.policies is not None else set())
 
 
 def _is_removable(resource: Resource[Untyped], stored: Untyped) -> bool:
-    """Whether a fleet's hub made the object: the names of policies could be anybody's."""
+    """Whether a hub may delete the object: policies need the fleet's labels, webhooks do not.
+
+    Other programs might choose the same names for policies.
+    """
     if resource in (_MUTATING, _VALIDATING):
         return True
     return POLICY_LABELS.items() <= stored.labels.items()
@@ -318,7 +324,7 @@ def _webhook_names(content: Json) -> set[str]:
 
 
 def _is_as_wanted(stored: Json, desired: Json) -> bool:
-    """Whether a stored object has the content of `desired`, and its metadata."""
+    """Whether a stored object has the spec or webhooks of `desired`, and its metadata."""
     metadata = stored["metadata"]
     for field, value in desired["metadata"].items():
         present = metadata.get(field)
@@ -334,7 +340,10 @@ def _is_as_wanted(stored: Json, desired: Json) -> bool:
 
 
 def _comparable(webhook: Json, desired: Json) -> Json:
-    """Return a stored webhook without the authorities that cert-manager injects."""
+    """Return a stored webhook, without its `caBundle` if `desired` has none.
+
+    cert-manager injects that field.
+    """
     if any("caBundle" in each["clientConfig"] for each in desired["webhooks"]):
         return webhook
     client = {key: value for key, value in webhook["clientConfig"].items() if key != "caBundle"}

@@ -1,7 +1,7 @@
 """AdmissionReviews: the requests that API servers send, and the answers to them.
 
-Strangers can send anything to a webhook's port: whatever is not a complete AdmissionReview is a
-`BadReview`, whose text says which field is wrong and repeats no content.
+Any client can send any body to a webhook's port: a body that is not a complete AdmissionReview is a
+`BadReview`, whose text names the wrong field and repeats no content.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BadReview(KubeoceanError):
 
 
 class Operation(StrEnum):
-    """Operations that webhooks review."""
+    """Operations on objects that admission webhooks review."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -53,7 +53,7 @@ class Operation(StrEnum):
 
 
 class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
-    """Kind of an object; its text is that of Go's type."""
+    """Group, version and kind of an object; `str()` gives the text of Go's GroupVersionKind."""
 
     group: str = ""
     version: str = ""
@@ -64,14 +64,14 @@ class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
 
 
 class UserInfo(msgspec.Struct, frozen=True, gc=False):
-    """User who sent a request to the API server."""
+    """The user who sent a request to the API server."""
 
     username: str = ""
     groups: tuple[str, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Request to the API server; `request_kind` is the kind that the user wrote."""
+    """The request in an AdmissionReview; `request_kind` is the kind that the user wrote."""
 
     uid: str
     kind: GroupVersionKind
@@ -86,41 +86,41 @@ class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tru
 
     @property
     def written_kind(self) -> GroupVersionKind:
-        """The kind in the version that the user wrote."""
+        """The kind of the object in the API version that the user wrote."""
         return self.request_kind or self.kind
 
     def decoded(self, type_: type[ObjectT]) -> ObjectT:
-        """Return the object as it would be stored.
+        """Return the object of the request as it would be stored, decoded as `type_`.
 
-        :raises BadReview: there is none, or its fields have other types.
+        :raises BadReview: the request has no object, or its fields have other types.
         """
         return _decoded(self.object, type_, "request.object")
 
     def old(self, type_: type[ObjectT]) -> ObjectT:
-        """Return the object that is stored now.
+        """Return the object that is stored now, decoded as `type_`.
 
-        :raises BadReview: there is none, or its fields have other types.
+        :raises BadReview: the request has no old object, or its fields have other types.
         """
         return _decoded(self.old_object, type_, "request.oldObject")
 
     def document(self) -> Json:
-        """Return the object as it would be stored, with all of its fields.
+        """Return the object of the request as it would be stored, with all of its fields.
 
-        :raises BadReview: there is none.
+        :raises BadReview: the request has no object.
         """
         return _document(self.object, "request.object")
 
     def old_document(self) -> Json:
         """Return the object that is stored now, with all of its fields.
 
-        :raises BadReview: there is none.
+        :raises BadReview: the request has no old object.
         """
         return _document(self.old_object, "request.oldObject")
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Answer to a request; `patch` holds operations of JSON Patch that change the object."""
+    """Answer to an admission request; `patch` holds JSON Patch operations for the object."""
 
     allowed: bool
     message: str = ""
@@ -131,7 +131,7 @@ ALLOWED: Final = Decision(True)
 
 
 def denied(message: str) -> Decision:
-    """Return a refusal with a message for the user."""
+    """Return a Decision that denies the request, with a message for the user."""
     return Decision(False, message)
 
 
@@ -146,14 +146,14 @@ _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """An AdmissionReview that was received."""
+    """A received AdmissionReview."""
 
     api_version: str
     request: Request
 
     @classmethod
     def parse(cls, body: bytes) -> Review:
-        """Read a body.
+        """Parse the body of an HTTP request.
 
         :raises BadReview: the body is not an AdmissionReview with a request.
         """
@@ -170,7 +170,7 @@ class Review:
         return cls(envelope.api_version, envelope.request)
 
     def answer(self, decision: Decision) -> bytes:
-        """Return the body of the answer."""
+        """Return the AdmissionReview, as JSON, that answers this review with `decision`."""
         response: Json = {"uid": self.request.uid, "allowed": decision.allowed}
         if not decision.allowed:
             message = decision.message[:_LONGEST_MESSAGE]
@@ -184,7 +184,7 @@ class Review:
 
 
 def aggregate(problems: list[str]) -> str:
-    """Join problems in the form of Go's aggregate errors: one alone, several in brackets."""
+    """Join problems as Go prints aggregate errors: a single one as is, several in brackets."""
     unique = list(dict.fromkeys(problems))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
 

@@ -1,8 +1,8 @@
 """The webhook server: receives AdmissionReviews over TLS, and answers them in bounded time.
 
 API servers do not authenticate at webhooks. The server therefore answers nothing but complete
-AdmissionReviews, shows no errors of its look-ups, and limits the size of a body, the time of a
-review, and the number of reviews at a time.
+AdmissionReviews, does not show errors of its own reads, and limits the size of a body, the time of
+a review, and the number of concurrent reviews.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = get_logger(__name__)
 
 
 class CertificateSource(Protocol):
-    """Keeps the certificate of a server up to date."""
+    """Keeps the certificate of a webhook server up to date."""
 
     async def run(self) -> None:
-        """Follow the certificate until cancelled."""
+        """Load the certificate after each change, until cancelled."""
 
 
 class WebhookServer:
-    """Serves the webhooks of one replica."""
+    """HTTPS server of the admission webhooks of one hub replica."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class WebhookServer:
 
     @property
     def ready(self) -> bool:
-        """Whether reviews are answered now."""
+        """Whether the server listens, has a valid certificate, and its handlers are ready."""
         return self._listens and self._tls.ready and self._handlers.ready
 
     async def run(self) -> None:
-        """Serve until cancelled.
+        """Serve webhooks until cancelled.
 
-        :raises ConfigError: the address cannot be listened on.
+        :raises ConfigError: the server cannot listen on its address.
         """
         app = web.Application(client_max_size=_LARGEST_BODY)
         for path, handler in self._handlers.by_path.items():
@@ -97,7 +97,7 @@ class WebhookServer:
                     self._listens = False
 
     async def review(self, webhook: str, handler: Handler, body: bytes) -> bytes:
-        """Return the answer to a review.
+        """Return the answer of `handler` to the AdmissionReview in `body`.
 
         :raises BadReview: the body is not an AdmissionReview.
         """
@@ -119,16 +119,16 @@ class WebhookServer:
         return review.answer(decision)
 
     def slot(self) -> asyncio.Semaphore:
-        """Return the limit of reviews at a time."""
+        """Return the semaphore that limits concurrent reviews."""
         return self._slots
 
     def count_bad(self, webhook: str) -> None:
-        """Count a body that was no review."""
+        """Count a request body that was no AdmissionReview."""
         self._reviews.labels(webhook, "bad").inc()
 
 
 class _Endpoint:
-    """Path of the server, and its handler."""
+    """The HTTP endpoint of one webhook."""
 
     def __init__(self, server: WebhookServer, webhook: str, handler: Handler) -> None:
         self._server, self._webhook, self._handler = server, webhook, handler
@@ -147,7 +147,7 @@ class _Endpoint:
             return _text(413, f"the body is larger than {_LARGEST_BODY >> 20} MiB")
         except TimeoutError:
             return _text(503, "too many reviews at a time, or the body did not arrive in time")
-        except Exception as error:  # a defect must not end the server, nor be shown to strangers
+        except Exception as error:  # a defect must not end the server, nor be shown to clients
             _log.error("Could not answer review", webhook=self._webhook, exc_info=error)
             return _text(500, "the review failed; the log of the hub names the reason")
         return web.Response(body=answer, content_type=_JSON)

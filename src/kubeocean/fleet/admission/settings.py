@@ -25,7 +25,7 @@ class WebhookSettings:
 
     - `url`: URL by which API servers reach the server; empty for the Service.
     - `guard_rail`: None if the guard rail is off.
-    - `certificate_directory`: files that cert-manager maintains; empty for our own certificates.
+    - `certificate_directory`: files that cert-manager maintains; empty: the hub issues its own.
     - `networking`: whether exported services prevent the deletion of a MemberCluster.
     """
 
@@ -41,36 +41,36 @@ class WebhookSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Hosts and addresses that the server's certificate is valid for."""
+        """Host names that the webhook server's certificate must be valid for."""
         service = f"{self.service}.{self.namespace}.svc"
         host = urlsplit(self.url).hostname or ""
         return tuple(filter(None, dict.fromkeys((service, f"{service}.cluster.local", host))))
 
     @property
     def secret(self) -> Key:
-        """Secret that holds the certificates."""
+        """Namespace and name of the Secret that holds the webhook server's certificates."""
         return Key(self.namespace, WEBHOOK_CERTIFICATES)
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Annotations of webhook configurations."""
+        """Annotations of webhook configurations: where cert-manager takes the authority from."""
         if not self.certificate_directory:
             return {}
         return {"cert-manager.io/inject-ca-from": f"{self.namespace}/{_CERT_MANAGER_CERTIFICATE}"}
 
     @property
     def webhooks(self) -> WebhookSet:
-        """Webhooks to register."""
+        """Optional webhooks that the settings enable."""
         return WebhookSet(self.guard_rail is not None, self.ban_workloads, self.ban_budgets)
 
     def endpoint(self, bundle: bytes | None) -> Endpoint:
-        """Return how API servers reach the server, and which authorities they trust."""
+        """Return the address of the webhook server, and `bundle`, the authorities to trust."""
         return Endpoint(self.service, self.namespace, self.address.port, self.url, bundle)
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """Webhooks and admission policies that a hub registers; None if they are off."""
+    """Settings of a hub's webhooks and admission policies; each is None if switched off."""
 
     webhooks: WebhookSettings | None = None
     policies: PolicyConfig | None = None

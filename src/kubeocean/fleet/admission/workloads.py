@@ -1,6 +1,6 @@
 """Bans of workloads on a hub that runs none: Pods, ReplicaSets and PodDisruptionBudgets. Pure.
 
-They are off unless flags ask for them. Reserved namespaces are always exempt.
+The bans are off unless flags enable them. Reserved namespaces are always exempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXTS: Final = {"Pod": _WORKLOAD, "ReplicaSet": _WORKLOAD, "PodDisruptionBudget
 
 
 def decide_workload(request: Request) -> Decision:
-    """Decide about a new Pod, ReplicaSet or PodDisruptionBudget."""
+    """Allow or deny the creation of a Pod, ReplicaSet or PodDisruptionBudget."""
     text = _TEXTS.get(request.kind.kind)
     if text is None or request.operation is not Operation.CREATE or is_reserved(request.namespace):
         return ALLOWED

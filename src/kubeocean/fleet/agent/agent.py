@@ -1,10 +1,10 @@
-"""The agent of one member: joins, sends heartbeats, and leaves, as its InternalMemberCluster says.
+"""The agent of one member: joins, sends heartbeats, and leaves, as the hub asks for.
 
 While the state is Join, an applier writes the Works of the hub, and the agent writes one status
 each period: a heartbeat, whether `/readyz` of the member answered, and its properties. The
-heartbeat is written also if the member does not answer, because it tells the hub that the agent
-lives. When the state becomes Leave, the applier stops, the finalizers of Works are removed, and the
-agent reports that it has left; objects in the member stay. Without an InternalMemberCluster nothing
+heartbeat is written also if the member does not answer, because it shows the hub that the agent
+runs. When the state becomes Leave, the applier stops, the finalizers of Works are removed, and the
+agent reports that it has left; objects in the member stay. Without an InternalMemberCluster no Work
 is applied.
 """
 
@@ -53,7 +53,7 @@ _JITTER: Final = 0.05  # of a period, so that the members of a fleet do not repo
 _PROBE_S: Final = 5.0
 _RETRY_S: Final = 15.0
 _RELEASE_S: Final = 60.0  # to remove the finalizers of all Works
-_ATTEMPTS: Final = 3  # to write a status that somebody else changes at the same time
+_ATTEMPTS: Final = 3  # to write a status while other writers change the object
 _PRESET: Final = "preset"
 
 _log = get_logger(__name__)
@@ -62,7 +62,7 @@ _audit = get_logger("kubeocean.audit")
 
 @dataclass(slots=True)
 class _RunningApplier:
-    """An applier, its task, and the error that ended it."""
+    """A started applier, its task, and the error that ended the task."""
 
     applier: Applier
     task: asyncio.Task[None]
@@ -70,10 +70,10 @@ class _RunningApplier:
 
 
 class MemberAgent:
-    """Plays the member `name` on the hub.
+    """Reconciles the InternalMemberCluster of the member `name`: joins, reports, and leaves.
 
-    - `new_applier`: returns an applier of Works; None leaves Works alone. A ConfigError that it
-      raises is shown in the condition Joined, and it is called again with each heartbeat.
+    - `new_applier`: returns an applier of Works; None if Works are not applied. A ConfigError that
+      `new_applier` raises is shown in the condition Joined, and each heartbeat calls it again.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class MemberAgent:
 
     @property
     def ready(self) -> bool:
-        """Whether the hub admits the agent and has shown the member's state."""
+        """Whether the cache of the InternalMemberCluster on the hub is filled."""
         return self._internals.has_synced
 
     def _changed(
@@ -124,7 +124,7 @@ class MemberAgent:
             self.controller.enqueue(self._key)
 
     async def run(self) -> None:
-        """Be a member until cancelled; then stop without leaving."""
+        """Run the agent until cancelled; then stop without leaving the fleet."""
         async with asyncio.TaskGroup() as self._group:
             for part in (self._events, self._collector, self._internals):
                 self._group.create_task(part.run())
@@ -132,7 +132,7 @@ class MemberAgent:
             await self.controller.run()
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Do what the InternalMemberCluster asks for."""
+        """Join and send a heartbeat, or leave, as the InternalMemberCluster's state asks for."""
         internal = self._internals.get(key)
         if internal is None or internal.deleting:
             await self._stop_applier()
@@ -147,7 +147,7 @@ class MemberAgent:
                     await self._stop_applier()
                     return Stuck("UnknownState", f"the hub asks for the state {other!r}")
         except (ApiError, TimeoutError) as error:
-            # Not with a growing delay: a hub that answers again hears of the member at once.
+            # No growing delay: a hub that answers again gets the next heartbeat at once.
             delay_s = min(float(internal.spec.heartbeat_period_seconds), _RETRY_S)
             _log.warning("Failed to report to the hub", error=str(error), retry_in_s=delay_s)
             return After(delay_s)
@@ -179,9 +179,10 @@ class MemberAgent:
         return After(max(period_s * jitter - (self._clock.monotonic() - began), 0.0))
 
     async def _announce(self, internal: InternalMemberCluster) -> InternalMemberCluster:
-        """Annotate the InternalMemberCluster with the agent's version, if it is not yet.
+        """Annotate the InternalMemberCluster with the agent's version, unless already done.
 
-        An agent that applies Works also asks the hub to create these with its finalizer.
+        An agent that applies Works also asks, by annotation, that the hub creates Works with the
+        agent's finalizer.
         """
         announced = {ANNOTATION_AGENT_VERSION: __version__}
         if self._new_applier is not None:
@@ -194,7 +195,7 @@ class MemberAgent:
         )
 
     async def _probe(self, period_s: float) -> str:
-        """Return why the member's API server is not ready; empty if it is."""
+        """Return why the member's API server is not ready; empty if the server is ready."""
         limit_s = min(_PROBE_S, period_s / 2)
         try:
             await within(self._clock, limit_s, lambda: self._member.request("GET", "/readyz"))
@@ -205,7 +206,7 @@ class MemberAgent:
         return ""
 
     def _ensure_applier(self) -> Condition:
-        """Start the applier if it does not run; return the agent's condition Joined."""
+        """Start the applier unless it runs already; return the agent's condition Joined."""
         if self._new_applier is None:
             return report.joined()
         before = self._running
@@ -237,7 +238,7 @@ class MemberAgent:
             running.error = error
 
     async def _stop_applier(self) -> Applier | None:
-        """End the applier; return it if there was one."""
+        """Cancel the applier and wait until it has ended; return None if no applier ran."""
         running, self._running = self._running, None
         if running is None:
             return None
@@ -278,7 +279,7 @@ class MemberAgent:
         internal: InternalMemberCluster,
         status_of: Callable[[InternalMemberCluster], MemberStatus],
     ) -> None:
-        """Write the status; read the object again if it has changed meanwhile."""
+        """Write the status of the InternalMemberCluster; after a conflict, read and try again."""
         generation = internal.metadata.generation
         for attempt in range(_ATTEMPTS):
             try:
@@ -299,10 +300,10 @@ class MemberAgent:
                 INTERNAL_MEMBER_CLUSTERS, internal.name, internal.namespace
             )
             if internal.uid != uid or internal.metadata.generation != generation:
-                return  # the hub asks for something else, and an event says so
+                return  # the hub asks for another state, and an event of the change follows
 
     def _tell(self, before: InternalMemberCluster, after: InternalMemberCluster) -> None:
-        """Emit events about conditions of the agent that have changed, and count joins."""
+        """Emit an Event for each changed condition of the agent, and count joins and leaves."""
         for type_ in (AgentCondition.JOINED, AgentCondition.HEALTHY):
             old, new = _agent_condition(before, type_), _agent_condition(after, type_)
             if new is None or (old is not None and old.reason == new.reason):

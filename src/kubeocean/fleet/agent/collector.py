@@ -1,9 +1,10 @@
 """Collection of a member's properties for each heartbeat, bounded in time.
 
-A provider is started at the first heartbeat and has 10 seconds for it; while it has not started the
-built-in provider takes its place, and the start is tried again with each heartbeat. A collection
-has 10 seconds, too. Both have half a period of heartbeats if that is shorter. A collection that
-does not end when it is cancelled stays pending, and with three of them no further one begins.
+A property provider is started at the first heartbeat and has 10 seconds to start. Until the start
+has succeeded, the built-in provider replaces it, and each heartbeat tries the start again. A
+collection has 10 seconds, too. Both limits are half a heartbeat period if that is shorter. A
+collection that does not end when cancelled stays pending; with three pending collections no further
+one begins.
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of one attempt: a collection, or None if it failed, and conditions about that."""
+    """Result of one attempt to collect properties.
+
+    `collection` is None if the attempt failed; `conditions` report the start and the attempt.
+    """
 
     collection: Collection | None
     conditions: tuple[Condition, ...] = ()
 
 
 class Collector:
-    """Collects from `provider`, or from `built_in` where there is none or it has not started.
+    """Collects from `provider`, or from `built_in` if there is no provider or it has not started.
 
-    KubeFleet has no conditions about the built-in provider, so none are reported. Both may be the
-    same object: then conditions are reported, and nothing takes its place.
+    No conditions are reported about the built-in provider, because KubeFleet has none. If
+    `provider` and `built_in` are the same object, conditions are reported, and a provider that has
+    not started is not replaced.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Collector:
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Run the providers until cancelled; one that fails does not end the other."""
+        """Run both providers until cancelled; a failure of one does not end the other."""
         async with asyncio.TaskGroup() as self._group:
             self._group.create_task(self._run(self._built_in))
             if self._provider is not None and self._provider is not self._built_in:
@@ -72,7 +77,7 @@ class Collector:
             _log.error("Property provider failed", error=str(error), exc_info=error)
 
     async def collect(self, period_s: float) -> Collected:
-        """Collect within the limit of a heartbeat's period; never raises an Exception."""
+        """Collect the member's properties, within half of `period_s`; never raise an Exception."""
         limit_s = min(LIMIT_S, period_s / 2)
         conditions: tuple[Condition, ...] = ()
         if self._provider is not None:
@@ -135,7 +140,7 @@ class Collector:
 
 
 async def _shielded(work: Callable[[], Awaitable[_T]]) -> _T | Exception:
-    """Return the result of `work` or its error, which must not end the task group."""
+    """Return the result of `work`, or its exception, which must not end the task group."""
     try:
         return await work()
     except Exception as error:

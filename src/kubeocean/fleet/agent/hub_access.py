@@ -4,10 +4,10 @@
     CONFIG_PATH                  file with a bearer token, read again when it changes
     IDENTITY_CERT, IDENTITY_KEY  files of a client certificate, with --use-ca-auth
     CA_BUNDLE                    file with the hub's certificate authority
-    HUB_CERTIFICATE_AUTHORITY    the same as text, base64 of PEM
+    HUB_CERTIFICATE_AUTHORITY    the hub's certificate authority as text, base64 of PEM
     HUB_KUBE_HEADER              additional request headers, one `Name: value` a line
 
-`--hub-kubeconfig` replaces all of them, and `--token-secret` the token file.
+`--hub-kubeconfig` replaces all of these variables, and `--token-secret` the token file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ _HEADER: Final = "HUB_KUBE_HEADER"
 def hub_access(
     settings: MemberSettings, environ: Mapping[str, str], member: Client
 ) -> AccessSource:
-    """Return the access to the hub; `member` reads the Secret of `--token-secret`.
+    """Return the server, trust and credentials for the hub.
+
+    `member` is the client that reads the Secret of `--token-secret`.
 
     :raises ConfigError: a variable is missing or contradicts another, or a file is unusable.
     """
@@ -91,7 +93,7 @@ def _required(environ: Mapping[str, str], name: str, meaning: str) -> str:
 
 
 def _trusting(base: Access, environ: Mapping[str, str], read: Callable[[Path], bytes]) -> Access:
-    """Return the access with the hub's certificate authority."""
+    """Return `base` with the hub's certificate authority from the environment."""
     if base.insecure:
         return base
     for name in (_BUNDLE, _AUTHORITY):
@@ -164,7 +166,7 @@ def extra_headers(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class HeaderTransport:
-    """Transport that adds headers to each request."""
+    """HTTP transport that adds headers to each request to the hub."""
 
     def __init__(self, inner: Transport, headers: Mapping[str, str]) -> None:
         self._inner = inner

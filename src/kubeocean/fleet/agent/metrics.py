@@ -24,10 +24,10 @@ _OUTCOMES: Final = {
 
 
 class AgentMetrics:
-    """Counts joins, leaves and heartbeats; the first two have KubeFleet's names."""
+    """Counts joins, leaves and heartbeats; metrics of joins and leaves have KubeFleet's names."""
 
     def __init__(self, metrics: Metrics) -> None:
-        # Gauges, because the names of Prometheus counters end with _total and these do not.
+        # Gauges, because the names of Prometheus counters end with _total and KubeFleet's do not.
         self._results = {
             action: metrics.gauge(f"{action}_result_counter", meaning, ["result"])
             for action, meaning in (
@@ -53,7 +53,7 @@ class AgentMetrics:
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
-        """Count the heartbeat that the block writes."""
+        """Count the heartbeat that the code inside the `with` block writes."""
         result = _FAILURE
         try:
             yield

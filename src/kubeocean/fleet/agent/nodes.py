@@ -1,10 +1,10 @@
 """Provider of properties from the nodes, pods and namespaces of the member.
 
-It keeps caches of them, pods reduced to their requests, so that a heartbeat sends no request to the
-member except for its version, every 15 minutes. All pods count, however many there are.
+Caches hold the nodes, pods (reduced to their requests) and namespaces, so that a heartbeat sends no
+request to the member except for its version, every 15 minutes. All pods count.
 
-With `azure` it reports the properties and conditions of KubeFleet's provider of that name: nodes
-per size, and the costs of a core and a gigabyte from a list of prices.
+With `azure` the provider reports the properties and conditions of KubeFleet's provider of that
+name: nodes per size, and the costs of a core and a gigabyte from a list of prices.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SCHEDULED: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Faile
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions:
-    """Settings of the provider `azure`."""
+    """Settings of the property provider `azure`."""
 
     region: str = ""
     with_costs: bool = True
@@ -63,9 +63,9 @@ class AzureOptions:
 
 
 class NodeProperties:
-    """Properties of a member, computed from caches.
+    """Property provider that computes a member's properties from caches of its objects.
 
-    - `certificate_authority`: of the member's API server, PEM.
+    - `certificate_authority`: certificate authority of the member's API server, PEM.
     - `with_namespaces`: whether the namespaces of the member are listed.
     - `leasing`: source of the properties about leasing; None for a member that reports none.
     """
@@ -108,7 +108,7 @@ class NodeProperties:
             )
 
     async def run(self) -> None:
-        """Keep the caches until cancelled."""
+        """Run the caches of nodes, pods and namespaces until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers():
                 group.create_task(informer.run())
@@ -152,7 +152,7 @@ class NodeProperties:
         try:
             answer = await self._member.request_json("GET", "/version")
         except ApiError:
-            return  # the last version stays; the next collection tries again
+            return  # the version that was read last stays; the next collection tries again
         self._version = str(answer.get("gitVersion") or "")
         self._version_read_at = now
 
@@ -197,14 +197,14 @@ def _identity(meta: Meta) -> Meta:
 
 
 def _node(node: Node) -> Node:
-    """Return a node without its taints, conditions and addresses."""
+    """Return a node for the cache: without its taints, conditions and addresses."""
     metadata = msgspec.structs.replace(_identity(node.metadata), labels=node.metadata.labels)
     status = msgspec.structs.replace(node.status, conditions=None, addresses=None)
     return Node(metadata=metadata, status=status)
 
 
 def _pod(pod: Pod) -> Pod:
-    """Return a pod with its node, phase and requests only."""
+    """Return a pod for the cache: with its node, phase and requests only."""
     containers = tuple(
         Container(resources=each.resources)
         for each in pod.spec.containers or ()
@@ -216,7 +216,7 @@ def _pod(pod: Pod) -> Pod:
 
 
 def _namespace(namespace: Namespace) -> Namespace:
-    """Return a namespace with its owners, phase and time of deletion."""
+    """Return a namespace for the cache: with its owners, phase and time of deletion only."""
     meta = namespace.metadata
     metadata = msgspec.structs.replace(
         _identity(meta),

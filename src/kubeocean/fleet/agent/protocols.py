@@ -19,7 +19,10 @@ class Applier(Protocol):
         """Apply Works until cancelled."""
 
     async def release_works(self) -> None:
-        """Remove our finalizers from all Works; the applied objects stay. `run` has ended."""
+        """Remove the finalizers from all Works; the applied objects stay.
+
+        Only called when `run` has ended.
+        """
 
 
 NewApplier: TypeAlias = Callable[[], Applier]
@@ -40,13 +43,13 @@ class Collection:
 
 
 class PropertyProvider(Protocol):
-    """Source of a member's properties; a class whose constructor takes the member's client."""
+    """Source of a member's properties, built from a class whose constructor takes the client."""
 
     async def run(self) -> None:
         """Work in the background, such as keeping caches, until cancelled."""
 
     async def start(self) -> None:
-        """Return when `collect` can be called. Called once after `run`, and again if it fails."""
+        """Return when `collect` can be called. Called after `run`, again after a failed start."""
 
     async def collect(self) -> Collection:
-        """Return the present properties."""
+        """Return the member's present properties, resources and namespaces."""

@@ -1,6 +1,6 @@
 """The status that an agent writes to its InternalMemberCluster. Pure.
 
-Entries of other agents are kept. Values that could not be collected stay as they were.
+Status entries of other agents are kept. Properties that could not be collected stay as they were.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ __all__ = [
 
 
 def joined() -> Condition:
-    """Return the agent's condition after it has joined."""
+    """Return the condition Joined of an agent that has joined."""
     return Condition(AgentCondition.JOINED, "True", AgentReason.JOINED)
 
 
 def failed_to_join(message: str) -> Condition:
-    """Return the agent's condition while it cannot apply Works."""
+    """Return the condition Joined of an agent that cannot apply Works."""
     return Condition(AgentCondition.JOINED, "Unknown", AgentReason.FAILED_TO_JOIN, message)
 
 
 def left() -> Condition:
-    """Return the agent's condition after it has left."""
+    """Return the condition Joined of an agent that has left."""
     return Condition(AgentCondition.JOINED, "False", AgentReason.LEFT)
 
 
 def failed_to_leave(message: str) -> Condition:
-    """Return the agent's condition while it cannot leave."""
+    """Return the condition Joined of an agent that cannot leave."""
     return Condition(AgentCondition.JOINED, "Unknown", AgentReason.FAILED_TO_LEAVE, message)
 
 
@@ -60,7 +60,7 @@ def health_condition(problem: str) -> Condition:
 
 
 def has_left(internal: InternalMemberCluster) -> bool:
-    """Whether the status says that the agent has left, for the present generation."""
+    """Whether the agent has reported for the present generation that it has left."""
     agent = member_agent(internal.status.agent_status)
     condition = find_condition(agent.conditions, AgentCondition.JOINED) if agent else None
     return (
@@ -78,7 +78,10 @@ def heartbeat_status(
     *,
     now: str,
 ) -> MemberStatus:
-    """Return the status with a heartbeat, the agent's conditions, and new properties if any."""
+    """Return the status of an InternalMemberCluster with a new heartbeat.
+
+    The status gets the agent's conditions and, if properties were collected, the new ones.
+    """
     status = _with_agent(internal, conditions, now=now, heartbeat=now)
     generation = internal.metadata.generation
     merged = status.conditions
@@ -99,7 +102,7 @@ def heartbeat_status(
 def status_with_condition(
     internal: InternalMemberCluster, condition: Condition, *, now: str
 ) -> MemberStatus:
-    """Return the status with one condition of the agent, and without a new heartbeat."""
+    """Return the InternalMemberCluster's status with one condition set, without a new heartbeat."""
     return _with_agent(internal, (condition,), now=now, heartbeat=None)
 
 

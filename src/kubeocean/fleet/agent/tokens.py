@@ -31,7 +31,7 @@ _FIELD: Final = "token"
 _HOUR_S: Final = 3600.0
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 30.0
-_SHORTEST_S: Final = 1.0  # between two reads, whatever a token or the hub says
+_SHORTEST_S: Final = 1.0  # between two reads, also if a token expires sooner or the hub answers 401
 
 _log = get_logger(__name__)
 
@@ -44,7 +44,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenLife:
-    """Begin and end of a token's life."""
+    """Times between which a token is valid."""
 
     begin: datetime
     end: datetime
@@ -56,7 +56,7 @@ class TokenLife:
 
 
 def token_life(token: str, now: datetime) -> TokenLife | None:
-    """Return the life of a JSON Web Token; None if it does not expire or is none."""
+    """Return the validity of a JSON Web Token; None if it does not expire or is no such token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -73,7 +73,10 @@ def token_life(token: str, now: datetime) -> TokenLife | None:
 
 
 class SecretTokenAccess:
-    """Access with a token of a Secret's field `token`; `base` has server and trust."""
+    """Access to the hub with the token in the field `token` of a Secret in the member.
+
+    `base` has the server and the certificate authority of the hub.
+    """
 
     def __init__(
         self, base: Access, member: Client, secret: Key, *, clock: Clock | None = None

@@ -1,8 +1,8 @@
-"""The hub's controller of members without an agent: a MemberCluster for each binding that is one.
+"""The hub's controller of members without an agent: a MemberCluster for each ClusterBinding.
 
-The condition `FleetMember` of a binding is written before each step: the binding's syncer plays the
-member for as long as the condition shows a membership, also after the annotation is removed, so
-that a member can leave.
+The condition `FleetMember` of a binding is written before each step: the binding's syncer acts as
+the member's agent for as long as the condition shows a membership, also after the annotation is
+removed, so that a member can leave.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _audit = get_logger("kubeocean.audit")
 
 
 class BindingMembers:
-    """Reconciles the MemberClusters of all bindings of a hub that is a computing cluster.
+    """Reconciles the MemberClusters of all ClusterBindings of a hub that is a computing cluster.
 
     - `members`: the hub's cache of MemberClusters.
     - `everyone`: whether bindings without the annotation are members, too.
@@ -66,11 +66,11 @@ class BindingMembers:
         members.on_change(self._member_changed)
 
     async def run(self) -> None:
-        """Reconcile bindings until cancelled, while the hub has their kind."""
+        """Reconcile ClusterBindings until cancelled, while the hub has that kind."""
         await self._defined.run()
 
     async def _work(self) -> None:
-        """Reconcile bindings with a cache and a queue of its own."""
+        """Reconcile ClusterBindings with a new cache and a new queue."""
         bindings = self._bindings = Informer(
             self._client, CLUSTER_BINDINGS, clock=self._clock, metrics=self._metrics
         )
@@ -95,7 +95,10 @@ class BindingMembers:
             self._controller.enqueue(new.key)
 
     def _member_changed(self, old: MemberCluster | None, new: MemberCluster | None) -> None:
-        """Enqueue the binding of that name; a heartbeat alone changes nothing."""
+        """Enqueue the ClusterBinding with the name of a changed MemberCluster.
+
+        A heartbeat alone enqueues nothing.
+        """
         if old is not None and new is not None and _relevant(old) == _relevant(new):
             return
         member = new or old
@@ -115,7 +118,7 @@ class BindingMembers:
     async def _reconcile(self, key: Key) -> Outcome:
         binding = self._bindings.get(key) if self._bindings is not None else None
         if binding is None:
-            return Done()  # the garbage collector deletes the MemberCluster that it owned
+            return Done()  # the garbage collector deletes the MemberCluster that the binding owned
         member = self._members.get(key)
         plan = plan_binding(binding, member, everyone=self._everyone, domain=self._domain)
         if plan.condition is not None:
@@ -180,7 +183,7 @@ class BindingMembers:
     async def _write_condition(
         self, binding: ClusterBinding, condition: Condition
     ) -> ClusterBinding:
-        """Write the condition if it differs; return the binding as written."""
+        """Write the condition `FleetMember` if it differs; return the binding as written."""
         now = text_of(self._clock.now())
         merged = set_condition(binding.status.conditions, condition, now=now)
         if merged == (binding.status.conditions or ()):

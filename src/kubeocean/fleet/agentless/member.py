@@ -1,12 +1,13 @@
 """A member without an agent, in the process of its binding's syncer.
 
-While the binding is annotated as a member, or its condition shows a membership, the agent of a
-member runs here: the computing cluster is its hub, and it reaches the worker with the kubeconfig of
-the binding. First the syncer records on the binding who it is, so that the hub can grant this user
-the member's namespace. Whatever fails is logged and tried again; the syncer goes on.
+While the binding is annotated as a member, or its condition shows a membership, a `MemberAgent`
+runs in the syncer: its hub is the computing cluster, and its client of the worker uses the
+kubeconfig of the binding. First the syncer annotates the binding with the syncer's user name, so
+that the hub can grant this user the member's namespace. Failures are logged and tried again; the
+syncer goes on.
 
-Objects are applied only if the credential may do so: an owner who grants the rights for pods and
-nothing else sees in the agent's condition `Joined` which rights are missing.
+Objects are applied only if the credential may do so: if an owner grants the rights for pods and
+nothing else, the agent's condition `Joined` lists the missing rights.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _log = get_logger(__name__)
 
 
 def is_member(binding: ClusterBinding | None, domain: Domain = DEFAULT) -> bool:
-    """Whether the syncer plays a member for this binding."""
+    """Whether the syncer acts as a member's agent for this binding."""
     if binding is None:
         return False
     joins = binding.annotations.get(domain.fleet) == FLEET_MEMBER and not binding.deleting
@@ -59,9 +60,9 @@ def is_member(binding: ClusterBinding | None, domain: Domain = DEFAULT) -> bool:
 
 
 class WorkerRights:
-    """Whether the credential of a binding may apply Works in the worker.
+    """Reviews whether the credential of a binding may apply Works in the worker.
 
-    The rights are reviewed until they suffice. `problem` is the sentence for the condition.
+    The rights are reviewed until they suffice. `problem` is the message for the condition Joined.
     """
 
     def __init__(self, member: Client, name: str, *, clock: Clock) -> None:
@@ -69,7 +70,7 @@ class WorkerRights:
         self.problem = "the rights in the worker have not been reviewed yet"
 
     async def run(self) -> None:
-        """Review the rights until they suffice."""
+        """Review the credential's rights in the worker until they suffice."""
         for attempt in itertools.count(1):
             try:
                 self.problem = await within(self._clock, _REVIEW_S, self._review)
@@ -81,7 +82,10 @@ class WorkerRights:
             await self._clock.sleep(jittered(backoff_s(attempt, *_REVIEW_AGAIN_S)))
 
     def check(self) -> None:
-        """:raises ConfigError: rights are missing, or have not been reviewed."""
+        """Raise if Works cannot be applied.
+
+        :raises ConfigError: rights are missing, or have not been reviewed.
+        """
         if self.problem:
             raise ConfigError(self.problem)
 
@@ -102,10 +106,10 @@ class WorkerRights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberParts:
-    """Everything that the agent of a member without an agent of its own is made from.
+    """Parts of the `MemberAgent` that a syncer runs for its binding.
 
     - `hub`: client of the computing cluster; `member`: client of the worker.
-    - `certificate_authority`: returns the worker's, as PEM.
+    - `certificate_authority`: returns the worker's certificate authority, as PEM.
     - `leasing`: source of the properties about leasing.
     """
 
@@ -120,7 +124,7 @@ class MemberParts:
     metrics: Metrics
 
     def agent(self, rights: WorkerRights, clock: Clock) -> MemberAgent:
-        """Return a new agent, which applies Works once the rights suffice."""
+        """Return a new MemberAgent, which applies Works once the credential's rights suffice."""
         built_in = NodeProperties(
             self.member,
             extensions=self.extensions,
@@ -155,7 +159,7 @@ class MemberParts:
 
 
 class AgentlessMember:
-    """Plays the member of one binding; `bindings` is the syncer's cache of that binding."""
+    """Runs a MemberAgent for one binding; `bindings` is the syncer's cache of that binding."""
 
     name = "agentless-member"
 
@@ -174,7 +178,7 @@ class AgentlessMember:
         bindings.on_change(lambda old, new: self._changed.set())
 
     async def run(self) -> None:
-        """Play the member until cancelled, whenever the binding is one."""
+        """Run the MemberAgent while the binding is a member, until cancelled."""
         await self._bindings.synced()
         failures = 0
         while True:
@@ -185,7 +189,7 @@ class AgentlessMember:
             try:
                 await self._play()
                 failures = 0
-            except Exception as error:  # whatever fails here, the syncer goes on
+            except Exception as error:  # no failure of the agent may end the syncer
                 lasted_s = self._clock.monotonic() - began
                 failures = 1 if lasted_s > _LONGEST_S else failures + 1
                 delay_s = jittered(backoff_s(failures, _FIRST_S, _LONGEST_S))
@@ -211,7 +215,7 @@ class AgentlessMember:
         _log.info("Stopped playing member of the fleet", member=self._parts.name)
 
     async def _record_identity(self) -> None:
-        """Annotate the binding with the user whom the hub has to grant the member's namespace."""
+        """Annotate the binding with the syncer's user name, so that the hub can grant it rights."""
         hub, binding = self._parts.hub, self._bindings.get(self._key)
         if not self._user:
             body: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}

@@ -5,7 +5,7 @@
     member                        ours                 change its identity and heartbeat
     member                        ours, being deleted  a user deleted it: annotate `left`; if the
                                                        binding asked for it, wait and create anew
-    member                        of others            refuse, and write nothing but the condition
+    member                        not ours             refuse, and write nothing but the condition
     anything else, or deleting    ours                 delete
     anything else, or deleting    none                 nothing
 
@@ -44,7 +44,7 @@ _LONGEST_S: Final = 600
 
 
 class Step(Enum):
-    """What the hub does about one binding, after its condition is written."""
+    """Action of the hub for one ClusterBinding, after the binding's condition is written."""
 
     NOTHING = auto()
     ANNOTATE = auto()  # the binding as a member, because all bindings are
@@ -56,7 +56,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BindingPlan:
-    """Next step, and the condition `FleetMember` of the binding; None leaves it as it is."""
+    """Next step for a ClusterBinding, and its condition `FleetMember`; None: do not write it."""
 
     step: Step
     condition: Condition | None = None
@@ -99,7 +99,10 @@ def plan_binding(
     everyone: bool = False,
     domain: Domain = DEFAULT,
 ) -> BindingPlan:
-    """Return the next step for a binding; with `everyone`, one without annotation is a member."""
+    """Return the next step for a ClusterBinding.
+
+    With `everyone`, a binding without the annotation is a member, too.
+    """
     ours = member if is_member_of(member, binding) else None
     wish = binding.annotations.get(domain.fleet)
     if binding.deleting or wish != FLEET_MEMBER:
@@ -108,9 +111,9 @@ def plan_binding(
         return _plan_leave(binding, ours)
     if ours is not None and ours.deleting:
         before = find_condition(binding.status.conditions, conditions.FLEET_MEMBERSHIP)
-        asked = before is not None and before.reason == conditions.FLEET_LEAVING.reason
+        is_leaving = before is not None and before.reason == conditions.FLEET_LEAVING.reason
         # The annotation comes first: with the condition alone, the member would join again.
-        return BindingPlan(Step.NOTHING if asked else Step.MARK_LEFT)
+        return BindingPlan(Step.NOTHING if is_leaving else Step.MARK_LEFT)
     if problem := name_problem(binding.name):
         return _refusal(binding, problem)
     if member is not None and ours is None:
@@ -149,7 +152,7 @@ def _progress(binding: ClusterBinding, member: MemberCluster) -> Condition:
 
 
 def _problem(member: MemberCluster) -> str:
-    """Return what keeps a member from joining, as its hub or its agent reports it."""
+    """Return why a member has not joined, from the conditions of its hub and its agent."""
     ready = find_condition(member.status.conditions, MemberCondition.READY_TO_JOIN)
     if ready is not None and ready.status != "True":
         return ready.message

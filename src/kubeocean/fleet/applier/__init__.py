@@ -2,19 +2,19 @@
 
 Pure, functions of the manifest, of the object in the member and of the apply strategy:
 
-    manifests               reads manifests and prepares what is written
+    manifests               reads manifests and prepares the objects to write
     three_way, merge_keys   compute the patch of a client-side apply
-    server_side             tells whether a server-side apply would change something
+    server_side             decides whether a server-side apply would change something
     diff                    compares hub and member
     plan                    decides on the next write or result for one manifest
-    ordering                sorts kinds: those that others depend on first
-    availability            judges what was applied
+    ordering                sorts kinds: kinds that other kinds depend on come first
+    availability            decides whether an applied object is available
     report                  builds the status of the Work
-    applied_work            builds the AppliedWork, the member's record of what a Work placed
-    finished_jobs           notes Jobs that have finished, so that they are not made again
-    leftovers               finds what a Work placed and names no longer
+    applied_work            builds the AppliedWork, the member's record of the objects of a Work
+    finished_jobs           records Jobs that have finished, so that they are not created again
+    leftovers               finds objects that a Work placed and no longer names
     backoff                 computes when a Work is processed again
-    records                 what is remembered between two passes
+    records                 the state that the applier keeps between two passes
 
 Reading and writing:
 
@@ -24,7 +24,8 @@ Reading and writing:
     stores                  caches and writes of Works and AppliedWorks
     controller              `WorkApplier`: watches Works, runs passes, writes statuses
 
-The names exported here are what the agent of a member needs. A name is imported at its first use.
+The names exported here are those that the agent of a member uses. A name is imported at its first
+use.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""AppliedWork: the member's record of what a Work placed.
+"""AppliedWork: the member's record of the objects that a Work placed.
 
-An AppliedWork has the name of its Work, owns everything that was placed for it, and lists it. Each
-object is listed before it is written for the first time (without a UID), so that after a crash
-nothing that was written is unknown. An object stays listed while a manifest names it, or until it
+An AppliedWork has the name of its Work, owns all objects that were placed for the Work, and lists
+them. An object is listed (without a UID) before it is written for the first time, so that after a
+crash every written object is known. An object stays listed while a manifest names it, or until it
 was removed.
 
-Its annotation `kubeocean.io/finished-jobs` belongs to `finished_jobs`.
+The annotation `kubeocean.io/finished-jobs` of an AppliedWork belongs to `finished_jobs`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UID_BYTES: Final = len(',"uid":""') + 36
 
 
 def document(work_namespace: str, work_name: str) -> Json:
-    """Return the AppliedWork of a Work, as it is created."""
+    """Return the AppliedWork to create for a Work."""
     return {
         "apiVersion": APPLIED_WORKS.api_version,
         "kind": APPLIED_WORKS.kind,
@@ -42,17 +42,17 @@ def document(work_namespace: str, work_name: str) -> Json:
 
 
 def listed(applied_work: Json) -> list[Json]:
-    """Return the entries of an AppliedWork."""
+    """Return the entries of an AppliedWork's `status.appliedResources`."""
     return list((applied_work.get("status") or {}).get("appliedResources") or ())
 
 
 def write_ahead(
     entries: list[Json], manifests: Iterable[Identifier]
 ) -> tuple[list[Json], frozenset[Identifier]]:
-    """Return the entries with those for manifests that are not listed yet.
+    """Return `entries` with new ones for manifests that are not listed yet.
 
-    The AppliedWork must not grow too large for its server: manifests beyond that are returned, and
-    must not be written.
+    The AppliedWork must not grow too large for its API server: the identifiers of manifests for
+    which there is no room are returned, too; their objects must not be written.
     """
     known = {Identifier.from_json(entry).object for entry in entries}
     room = WORK_BYTES - sum(_size(entry) for entry in entries)
@@ -70,21 +70,24 @@ def write_ahead(
 
 
 def _size(entry: Json) -> int:
-    """Return the bytes of an entry in its list, once it has a UID."""
+    """Return the encoded size of an entry in bytes, including its future UID."""
     return len(encode(entry)) + 1 + (0 if "uid" in entry else _UID_BYTES)
 
 
 def applied_resources(
     entries: list[Json], processed: Iterable[Processed], unremoved: Iterable[Identifier]
 ) -> list[Json]:
-    """Return the entries after a pass: of all manifests that were listed or applied, and of
-    left-overs that could not be removed."""
+    """Return the entries of an AppliedWork after a pass.
+
+    These are the entries of all manifests that were listed or applied, and of left-overs that
+    could not be removed.
+    """
     old = {Identifier.from_json(entry).object: entry for entry in entries}
     resources = []
     for each in processed:
         before = old.get(each.identifier.object)
         if not each.identifier.resource:
-            # The member does not know the kind any more, or never did.
+            # The member does not serve the kind any more, or never did.
             resources += [] if before is None else [before]
             continue
         live = each.result.live if each.result.reason.is_applied else None

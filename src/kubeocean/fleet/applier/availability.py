@@ -1,14 +1,14 @@
-"""Availability: whether an applied object does what it is for.
+"""Availability: whether an applied object works, as its status reports.
 
-Each kind that can be judged has a tracker, a function of the object as the member returned it. An
-object of another kind is not trackable: it counts as available, but a rollout waits a while before
-it counts the object as available.
+A kind whose availability can be computed has a tracker, a function of the object as the member
+returned it. An object of another kind is not trackable: its Work counts it as available at once, a
+rollout only after a while.
 
 KubeFleet tracks Deployments, StatefulSets, DaemonSets, Services, CustomResourceDefinitions and
 PodDisruptionBudgets, and takes kinds that only hold data as available at once (`TRACKERS`).
-`EXTENSIONS` are ours: Jobs, CronJobs, PersistentVolumeClaims, and custom resources that report a
-condition. They change what a placement reports, so one flag switches all of them off: an applier is
-given `kubefleet_tracker` or `extended_tracker` as its way to look up trackers.
+`EXTENSIONS` are Kubeocean's: Jobs, CronJobs, PersistentVolumeClaims, and custom resources that
+report a condition. They change the status of placements, so one flag switches all of them off: an
+applier looks up trackers with `kubefleet_tracker` or `extended_tracker`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TrackerOf: TypeAlias = Callable[[str, str], Tracker | None]  # for a group and a
 
 
 def kubefleet_tracker(group: str, kind: str) -> Tracker | None:
-    """Return the tracker of a kind that KubeFleet tracks."""
+    """Return the tracker of a kind; None if KubeFleet does not track the kind."""
     return TRACKERS.get((group, kind))
 
 
 def extended_tracker(group: str, kind: str) -> Tracker | None:
-    """Return the tracker of a kind that KubeFleet tracks, or of one that we add."""
+    """Return the tracker of a kind that KubeFleet tracks or that Kubeocean adds; else None."""
     return TRACKERS.get((group, kind)) or EXTENSIONS.get((group, kind)) or _custom_tracker(group)
 
 
@@ -52,7 +52,7 @@ def follows_status(group: str, kind: str, tracker_of: TrackerOf) -> bool:
 
 
 def availability_of(obj: Json, tracker_of: TrackerOf) -> Availability:
-    """Judge an applied object by the tracker of its kind.
+    """Return the availability of an applied object by the tracker of its kind.
 
     An object whose fields are not of the types that its kind has is FAILED.
     """
@@ -83,7 +83,7 @@ def _count(part: Mapping[str, Any], name: str) -> int:
 
 
 def _is_observed(obj: Json) -> bool:
-    """Whether the controller has seen this generation of the object."""
+    """Whether the object's controller has observed its present generation."""
     return _count(_status(obj), "observedGeneration") == _count(obj["metadata"], "generation")
 
 
@@ -154,7 +154,10 @@ def _definition(obj: Json) -> Availability:
 
 
 def _disruption_budget(obj: Json) -> Availability:
-    """The condition has to agree with the number of disruptions that are allowed now."""
+    """Return the availability of a PodDisruptionBudget.
+
+    Its condition has to agree with the number of disruptions that are allowed now.
+    """
     condition = _condition(obj, "DisruptionAllowed")
     if _count(_status(obj), "disruptionsAllowed") > 0:
         expected = ("True", "SufficientPods")
@@ -200,7 +203,7 @@ TRACKERS: Final[Mapping[tuple[str, str], Tracker]] = {
 
 
 def _job(obj: Json) -> Availability:
-    """A Job is available when it has completed; a suspended one is not trackable."""
+    """Return the availability of a Job: available once complete; not trackable if suspended."""
     if _spec(obj).get("suspend"):
         return Availability.NOT_TRACKABLE
     return _when(_is_true(obj, "Complete"))
@@ -212,8 +215,10 @@ def _cron_job(obj: Json) -> Availability:
 
 
 def _volume_claim(obj: Json) -> Availability:
-    """Return the availability of a PersistentVolumeClaim; a pending one is not trackable, because
-    it may wait for its first pod."""
+    """Return the availability of a PersistentVolumeClaim.
+
+    A pending claim is not trackable, because it may wait for its first pod.
+    """
     match _status(obj).get("phase"):
         case "Bound":
             return Availability.AVAILABLE
@@ -224,7 +229,7 @@ def _volume_claim(obj: Json) -> Availability:
 
 
 def track_conditions(obj: Json) -> Availability:
-    """Judge a custom resource by its condition `Ready`, else `Available`, if it reports one.
+    """Return the availability of a custom resource by its condition `Ready`, else `Available`.
 
     A condition of an earlier generation of the object does not count.
     """
@@ -244,5 +249,8 @@ EXTENSIONS: Final[Mapping[tuple[str, str], Tracker]] = {
 
 
 def _custom_tracker(group: str) -> Tracker | None:
-    """Groups of Kubernetes' own kinds have no dot, or end with k8s.io."""
+    """Return the tracker by conditions for a custom resource's group; None for Kubernetes' groups.
+
+    Groups of Kubernetes' own kinds have no dot, or end with k8s.io.
+    """
     return track_conditions if "." in group and not group.endswith(".k8s.io") else None

@@ -1,8 +1,8 @@
-"""Back-off: when a Work is looked at again although nothing has happened.
+"""Back-off: when a Work is processed again without an event.
 
-The first passes follow at a fixed distance, then the distance grows slowly, then fast up to a
-quarter of an hour. A Work that is available (or whose differences are reported) goes to the fast
-growth at once. A new generation or another result starts from the beginning.
+The first passes over a Work follow at a fixed delay, then the delay grows slowly, then fast up to a
+quarter of an hour. A Work that is available (or whose differences are reported) skips the slow
+growth. A new generation or another result starts from the beginning.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Passes:
     generation: int
     result: str  # a digest of the reasons of all manifests
     count: int = 0
-    delay_s: float = 0.0  # the last one
+    delay_s: float = 0.0  # from this pass to the next one
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The settings `--work-applier-requeue-rate-limiter-*`."""
+    """Computes delays between passes over a Work; `--work-applier-requeue-rate-limiter-*`."""
 
     fixed_attempts: int = 1
     fixed_delay_s: float = 5.0
@@ -38,7 +38,7 @@ class Backoff:
     def after_pass(
         self, last: Passes | None, *, generation: int, result: str, settled: bool
     ) -> Passes:
-        """Return the passes with this one, whose `delay_s` is the wait until the next.
+        """Return the passes including the one that has just ended; `delay_s` is until the next one.
 
         `settled` means that the Work is available or has its differences reported.
         """

@@ -2,19 +2,19 @@
 
 One pass over a Work:
 
-    read manifests      decode them, look up their kinds, refuse what cannot be placed
+    read manifests      decode them, look up their kinds, refuse those that cannot be placed
     write ahead         list new objects in the AppliedWork before the first of them is written
     remove left-overs   objects that were placed and that no manifest names any more
     apply               wave by wave; a failure stops nothing else
-    report              AppliedWork: what is placed; Work: conditions of each manifest and of all
+    report              AppliedWork: placed objects; Work: conditions of each manifest and of all
 
-A pass follows each change of a Work, of an AppliedWork, of a placed object (a watch pool notices
-it), and of the definition of a kind that a Work lacks. The schedule of `Backoff` comes on top: it
-retries what failed, and reads objects that cannot be watched. A pass reads only objects that have
-changed since the last one, and writes only what differs.
+A pass follows each change of a Work, of an AppliedWork, of a placed object (a `WatchPool` watches
+them), and of the definition of a kind that a Work lacks. Passes scheduled by `Backoff` come on top:
+they retry failed manifests, and read objects that cannot be watched. A pass reads only objects that
+have changed since the last one, and writes only differences.
 
-With ReportDiff nothing is written to the member but the AppliedWork. A Work that is deleted takes
-its objects along (see `deletion`); a member that leaves the fleet keeps them (`release_works`).
+With ReportDiff nothing is written to the member but the AppliedWork. When a Work is deleted, its
+objects are deleted (see `deletion`); a member that leaves the fleet keeps them (`release_works`).
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ from kubeocean.runtime.workqueue import WorkQueue
 __all__ = ["WorkApplier"]
 
 WORKERS: Final = 5
-OUTAGE_S: Final = 60.0  # a member that does not answer for so long is reported in its Works
+OUTAGE_S: Final = 60.0  # longer outages of a member are reported in the status of its Works
 STATUS_DELAY_S: Final = 1.0  # collects changes of status, and of definitions
-OBJECT_INTERVAL_S: Final = 1.0  # between passes because of objects; others may undo our writes
+OBJECT_INTERVAL_S: Final = 1.0  # between passes after changes of objects, which may be endless
 
 RETRY_LIMIT_S: Final = 10.0  # after an outage Works are up to date again within this time
-_MANY: Final = 200  # manifests, whose report takes longer than the event loop should be held up
+_MANY: Final = 200  # manifests; the report on more of them would block the event loop for too long
 
 # Priorities of the queue
 _SCHEDULED: Final = 0
@@ -101,11 +101,11 @@ class WorkApplier:
 
     - `hub`, `member`: clients of the two clusters.
     - `namespace`: the member's namespace on the hub.
-    - `trackers`: looks up how the availability of a kind is judged; `kubefleet_tracker` leaves out
-      the kinds that only we track.
-    - `backoff`: when a Work is processed again although nothing has happened.
-    - `deletion_wait_s`: for how long objects with finalizers may hold back a deleted Work.
-    - `domain`: labels of leasing, whose copies are never taken over.
+    - `trackers`: looks up the availability tracker of a kind; `kubefleet_tracker` leaves out the
+      kinds that only Kubeocean tracks.
+    - `backoff`: when a Work is processed again without an event.
+    - `deletion_wait_s`: for how long objects with finalizers may delay the end of a deleted Work.
+    - `domain`: labels by which copies that leasing made are recognized; these are never taken over.
     """
 
     name = "work-applier"
@@ -161,7 +161,7 @@ class WorkApplier:
 
     @property
     def ready(self) -> bool:
-        """Whether the Works and AppliedWorks are known."""
+        """Whether the caches of Works and AppliedWorks are filled."""
         return self._works.cache.has_synced and self._applied_works.cache.has_synced
 
     async def run(self) -> None:
@@ -186,15 +186,15 @@ class WorkApplier:
         await self._controller.run()
 
     async def stop(self) -> None:
-        """Let passes in progress end; `run` has ended when this returns."""
+        """Stop the applier after the passes in progress; return when `run` has ended."""
         self._stop.set()
         await self._ended.wait()
 
     async def release_works(self) -> None:
         """Remove the finalizers of all Works of the namespace; placed objects stay.
 
-        For a member that leaves the fleet: the Works can be deleted without it from now on. The
-        applier must be stopped, or it would add its finalizer again.
+        For a member that leaves the fleet: from now on the Works can be deleted without the member.
+        The applier must be stopped, or it would add its finalizer again.
 
         :raises Conflict: a Work was replaced meanwhile; call again.
         """
@@ -221,7 +221,7 @@ class WorkApplier:
         key = Key(self.namespace, subject.name)
         record = self._records.get(key)
         if record is None or record.is_busy:
-            return  # its first pass comes by itself; the present one looks again at its end
+            return  # the first pass follows anyway; a pass in progress compares versions at its end
         if new is None or version_of(new) > record.applied_work_written:
             self._controller.enqueue(key, priority=_WORK if new is None else _OBJECT)
 
@@ -289,7 +289,7 @@ class WorkApplier:
         self._pool.need(key.name, ())
 
     def _is_settled(self, work: Untyped, applied_work: Untyped | None, record: WorkRecord) -> bool:
-        """Whether nothing has changed since a pass that left nothing to do."""
+        """Whether Work, AppliedWork and objects are unchanged since a pass that left no work."""
         if record.settled_at != (version_of(work), version_of(applied_work)):
             return False
         return all(
@@ -298,9 +298,9 @@ class WorkApplier:
         )
 
     def _has_news(self, work: Untyped, applied_work: Untyped | None, record: WorkRecord) -> bool:
-        """Whether something has changed during the pass, by another hand than ours.
+        """Whether another writer changed the Work, the AppliedWork or an object during the pass.
 
-        `work` and `applied_work` are what the pass began with.
+        `work` and `applied_work` are the versions with which the pass began.
         """
         now = self._works.cache.get(work.key)
         if now is None or now.uid != record.uid or _is_newer(now, work, record.written):
@@ -324,7 +324,7 @@ class WorkApplier:
     # Applying
 
     async def _apply(self, work: Json, record: WorkRecord) -> bool:
-        """Make one pass; return whether it leaves nothing to do but to wait for changes."""
+        """Make one pass over a Work; return whether the next pass can wait for a change."""
         began_at = self._clock.monotonic()
         name = work["metadata"]["name"]
         work = await self._works.add_finalizer(work, record)
@@ -356,7 +356,7 @@ class WorkApplier:
         settings: _Settings,
         record: WorkRecord,
     ) -> tuple[ManifestOutcomes, list[Identifier]]:
-        """Apply or compare the manifests; return the outcomes and left-overs that remain."""
+        """Apply or compare the manifests; return the outcomes and the left-overs not removed."""
         metadata = applied_work["metadata"]
         owner = Owner(metadata["name"], metadata["uid"])
         record.hold_for((owner, settings))
@@ -382,7 +382,9 @@ class WorkApplier:
     async def _remove_left_overs(
         self, work: Json, applied_work: Json, read: ReadManifests, owner: Owner
     ) -> list[Identifier]:
-        """Remove what no manifest names any more, after the Work was read once more.
+        """Remove objects that no manifest names any more, after reading the Work once more.
+
+        Returns the left-overs that could not be removed.
 
         :raises Conflict: the Work has changed since it was cached.
         """
@@ -395,7 +397,7 @@ class WorkApplier:
     def _check_answers(self, outcomes: ManifestOutcomes, record: WorkRecord) -> None:
         """Raise the error of a member that does not answer, for the first minute of an outage.
 
-        So a restart of the member's API server changes no status, and a long outage shows.
+        A restart of the member's API server thus changes no status; a long outage does.
         """
         if outcomes.unanswered is None:
             record.unanswered_since = None
@@ -425,7 +427,7 @@ class WorkApplier:
     async def _report(
         self, work: Json, outcomes: ManifestOutcomes, record: WorkRecord, *, reports_diff: bool
     ) -> Json:
-        """Write the status of the Work, if it differs; return it."""
+        """Write the status of the Work if it differs; return the status."""
         now = text_of(self._clock.now())
         build = partial(work_status, work, outcomes.processed, reports_diff=reports_diff, now=now)
         is_large = len(outcomes.processed) > _MANY
@@ -442,7 +444,7 @@ class WorkApplier:
         *,
         settled: bool,
     ) -> None:
-        """Request the pass after this one."""
+        """Enqueue the next pass over the Work, after the delay of the back-off."""
         done = {each["type"] for each in status["conditions"] if each["status"] == "True"}
         settled = settled and not done.isdisjoint(
             (WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED)
@@ -465,7 +467,7 @@ class WorkApplier:
         metadata = work["metadata"]
         key, finalizers = Key(self.namespace, metadata["name"]), metadata.get("finalizers") or []
         if FINALIZER_WORK not in finalizers:
-            return  # released, as the member leaves: what was placed stays
+            return  # released, as the member leaves: placed objects stay
         self._pool.need(key.name, ())
         applied_work = self._applied_works.get(key.name)
         if applied_work is None:
@@ -489,7 +491,7 @@ def _is_other_spec(old: Untyped, new: Untyped) -> bool:
 def _is_final(outcomes: ManifestOutcomes, record: WorkRecord) -> bool:
     """Whether every manifest has a result that changes only with its object.
 
-    Open drifts and diffs do not count: the time of their observation moves on.
+    False with drifts or diffs: each pass updates the time of their observation.
     """
     return len(record.results) == len(outcomes.processed) and not any(
         each.result.drifts or each.result.diffs for each in outcomes.processed
@@ -497,12 +499,12 @@ def _is_final(outcomes: ManifestOutcomes, record: WorkRecord) -> bool:
 
 
 def _is_newer(now: Untyped, before: Untyped | None, written: int) -> bool:
-    """Whether an object has changed since a pass began, by another write than our last one."""
+    """Whether an object has changed since a pass began, by another write than the applier's."""
     return version_of(now) > max(version_of(before), written)
 
 
 class _Settings(NamedTuple):
-    """How the manifests of a Work are applied and reported."""
+    """Apply strategy of a Work, and whether statuses of its objects are reported back."""
 
     strategy: ApplyStrategy = ApplyStrategy()
     reports_back: bool = False
@@ -513,7 +515,7 @@ class _Settings(NamedTuple):
 
 
 def _settings_of(spec: Json) -> tuple[_Settings, str]:
-    """Return the settings of a Work, and what is wrong with them."""
+    """Return the settings in a Work's spec, and their problem; empty if they are valid."""
     try:
         strategy = _converted(spec.get("applyStrategy"), ApplyStrategy, "applyStrategy")
         check_strategy(strategy)

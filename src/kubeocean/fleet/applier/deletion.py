@@ -1,13 +1,13 @@
-"""Deletion: how the objects of a Work leave the member when the Work is deleted.
+"""Deletion: how the objects of a deleted Work are deleted in the member.
 
-The AppliedWork is deleted in the foreground: the member's garbage collector deletes everything that
-it owns, takes its reference off objects with other owners, and then removes the AppliedWork. An
-object with a finalizer of somebody else holds the AppliedWork back, and so the Work; after
-`wait_s` the objects lose the power to do so (`blockOwnerDeletion`), and go when their finalizers
-do.
+The AppliedWork is deleted in the foreground: the member's garbage collector deletes all objects
+that the AppliedWork owns, removes its owner reference from objects with other owners, and then
+removes the AppliedWork. An object with a finalizer of another program delays the end of the
+AppliedWork, and so of the Work. After `wait_s`, `blockOwnerDeletion` is removed from the objects:
+AppliedWork and Work are removed, and each object when its finalizers are.
 
-A Work with the annotation `kubeocean.io/delete-propagation: Abandon` leaves its objects behind:
-they lose their reference to the AppliedWork, which is then deleted without what it owns.
+A Work with the annotation `kubeocean.io/delete-propagation: Abandon` keeps its objects: their owner
+reference to the AppliedWork is removed, and the AppliedWork is deleted with its objects orphaned.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kubeocean.runtime.objects import Json
 __all__ = ["DELETION_WAIT_S", "WorkDeletion"]
 
 DELETION_WAIT_S: Final = 300.0
-_UNBLOCKED_WAIT_S: Final = 60.0  # until objects that came after the first time are unblocked, too
+_UNBLOCKED_WAIT_S: Final = 60.0  # until objects that were created meanwhile are unblocked, too
 
 _log = get_logger(__name__)
 
 
 class WorkDeletion:
-    """Deletes AppliedWorks and what they own."""
+    """Deletes AppliedWorks, and deletes or orphans the objects that they own."""
 
     def __init__(
         self, member: Client, objects: MemberObjects, *, wait_s: float, clock: Clock
@@ -49,9 +49,9 @@ class WorkDeletion:
         self._clock = clock
 
     async def advance(self, work: Json, applied_work: Json) -> float:
-        """Do the next step towards the end of an AppliedWork.
+        """Take the next step to delete an AppliedWork: delete it, wait, or unblock its deletion.
 
-        Returns the seconds after which to call again, if the AppliedWork is not gone before.
+        Returns the seconds after which to call again, if the AppliedWork still exists.
         """
         metadata = applied_work["metadata"]
         if not metadata.get("deletionTimestamp"):
@@ -95,7 +95,7 @@ class WorkDeletion:
         applied_work: Json,
         change: Callable[[ObjectRef, Owner], Awaitable[None]],
     ) -> None:
-        """Change the owner references of all placed objects; one that refuses stops no other."""
+        """Call `change` for the owner reference of each placed object; log errors and go on."""
         metadata = applied_work["metadata"]
         owner = Owner(metadata["name"], metadata["uid"])
         for identifier in left_overs(work, applied_work, ()):

@@ -1,12 +1,12 @@
 """Differences between a manifest of the hub and the object in the member.
 
-A *drift* is a difference on an object that the applier owns, a *diff* one on an object that it has
-not taken over. Both are reported as a list of JSON pointers with the values on either side, at most
-`MOST_PATCH_DETAILS` of them; values of Secrets are never shown.
+A *drift* is a difference on an object that the applier owns, a *diff* one on an object that the
+applier has not taken over. Both are reported as a list of at most `MOST_PATCH_DETAILS` JSON
+pointers with the values in hub and member; values of Secrets are never shown.
 
 *Full* comparison compares the manifest with the object. *Partial* comparison compares the object
-with what a forced server-side apply of the manifest would make of it (a dry run), so that only
-fields that the manifest names count, and the server's defaults and normalisation do not. If the
+with the result of a dry run, a forced server-side apply of the manifest, so that only fields that
+the manifest names count, and the server's defaults and normalisation do not. If the
 server finds the dry run invalid (an immutable field differs), all fields are compared, and the
 result is *degraded*.
 """
@@ -39,7 +39,7 @@ _SECRET_FIELDS: Final = ("data", "stringData")
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
-    """A place in which hub and member differ; None where a side has nothing there."""
+    """A field in which manifest and object differ; a value is None where the field is absent."""
 
     path: str
     in_member: str | None = None
@@ -58,7 +58,7 @@ WHOLE_OBJECT: Final = FieldDifference("/", in_hub="(the whole object)")
 
 
 def differences(hub: Json, member: Json) -> tuple[FieldDifference, ...]:
-    """Compare two objects, ignoring what `normalised` removes; empty if they are the same."""
+    """Return the fields in which two objects differ, ignoring those that `normalised` removes."""
     secret = member.get("apiVersion") == "v1" and member.get("kind") == "Secret"
     every = _walk("", normalised(hub), normalised(member))
     return tuple(_redacted(each) if secret else each for each in islice(every, MOST_PATCH_DETAILS))
@@ -86,7 +86,7 @@ def _walk(path: str, hub: Any, member: Any) -> Iterator[FieldDifference]:
 
 
 def _escaped(name: str) -> str:
-    """A key as a reference token of a JSON pointer (RFC 6901)."""
+    """Return a key as a reference token of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
@@ -108,7 +108,7 @@ def _redacted(difference: FieldDifference) -> FieldDifference:
 
 
 def details_to_json(details: Iterable[FieldDifference]) -> list[Json]:
-    """Return the entries of `observedDrifts` or `observedDiffs`."""
+    """Return differences as the entries of `observedDrifts` or `observedDiffs`."""
     return [each.to_json() for each in islice(details, MOST_PATCH_DETAILS)]
 
 
@@ -122,8 +122,8 @@ def observed(
 ) -> Json | None:
     """Return the `driftDetails` (kind `Drift`) or `diffDetails` (kind `Diff`) of a manifest.
 
-    None if nothing differs. `old` are the details of the last pass: the time of the first
-    observation is theirs for as long as there are differences without a break.
+    None if nothing differs. `old` are the details of the last pass, whose time of the first
+    observation is kept.
     """
     if not details:
         return None

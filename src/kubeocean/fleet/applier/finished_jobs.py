@@ -1,9 +1,9 @@
-"""Finished Jobs: those that their `ttlSecondsAfterFinished` removes are not made again.
+"""Finished Jobs: a Job that its `ttlSecondsAfterFinished` has removed is not created again.
 
-A Job that has finished is noted with the hash of its manifest and its outcome: from the events of
-Jobs, as a Job may be removed the moment it has finished, and from passes, as events may be missed.
-The notes are kept in an annotation of the AppliedWork. A manifest that differs from the noted one
-makes a new Job.
+A note about each finished Job records the hash of its manifest and its outcome. Notes are taken
+from watch events, as a Job may be removed the moment it has finished, and from passes, as events
+may be missed. They are kept in an annotation of the AppliedWork. For a manifest that differs from
+the noted one, a new Job is created.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class _Status(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobView(Untyped, frozen=True, gc=False, rename="camel", kw_only=True):
-    """The part of a Job that tells whether it has finished and will be removed."""
+    """The fields of a Job that show whether it has finished and will be removed by its TTL."""
 
     spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
 def with_job_view(resource: Resource[Untyped]) -> Resource[Untyped]:
-    """Return the resource whose watch tells how Jobs end; other resources as they are."""
+    """Return the resource of Jobs with objects decoded as `JobView`; other resources unchanged."""
     is_jobs = (resource.group, resource.kind) == _JOB
     return replace(resource, type=JobView) if is_jobs else resource
 
@@ -61,7 +61,7 @@ def is_job(identifier: Identifier) -> bool:
 
 
 def note_of(job: Untyped | None) -> tuple[str, str] | None:
-    """Return name and note of a placed Job that has finished and will be removed, else None."""
+    """Return key and note of a placed Job that has finished and has a TTL; else None."""
     if not isinstance(job, JobView) or job.spec.ttl_seconds_after_finished is None:
         return None
     held = {each.type for each in job.status.conditions or () if each.status == "True"}
@@ -71,7 +71,7 @@ def note_of(job: Untyped | None) -> tuple[str, str] | None:
 
 
 def notes_of(applied_work: Json) -> dict[str, str]:
-    """Return the notes of an AppliedWork; whoever may edit it may have damaged them."""
+    """Return the notes on finished Jobs in an AppliedWork's annotation; skip damaged ones."""
     annotations = (applied_work.get("metadata") or {}).get("annotations") or {}
     try:
         notes: Any = msgspec.json.decode(annotations.get(ANNOTATION_FINISHED_JOBS) or "{}")
@@ -85,9 +85,10 @@ def notes_of(applied_work: Json) -> dict[str, str]:
 def notes_after(
     notes: Mapping[str, str], jobs: Iterable[tuple[Manifest, Json | None]]
 ) -> dict[str, str]:
-    """Return the notes after a pass: of the Jobs that the Work names, with what the pass has read.
+    """Return the notes on finished Jobs after a pass, only of the Jobs that the Work names.
 
-    Each manifest comes with its object; None for one that is gone, or was not read.
+    :param notes: notes before the pass.
+    :param jobs: manifests of Jobs, each with its object; None if it is gone or was not read.
     """
     after: dict[str, str] = {}
     for manifest, live in jobs:
@@ -100,7 +101,7 @@ def notes_after(
 
 
 def has_finished(notes: Mapping[str, str], manifest: Manifest) -> bool:
-    """Whether the manifest is a Job that has finished in this form."""
+    """Whether the manifest is a Job that has finished with this very content."""
     note = notes.get(_name(manifest.identifier), "")
     return bool(note) and note.partition(" ")[0] == spec_hash(manifest.body)
 
@@ -108,7 +109,7 @@ def has_finished(notes: Mapping[str, str], manifest: Manifest) -> bool:
 def availability_of_finished(
     notes: Mapping[str, str], manifest: Manifest, tracker_of: TrackerOf
 ) -> Availability:
-    """Judge a Job that has finished and was removed since."""
+    """Return the availability of a Job that has finished and was removed since."""
     if tracker_of(*_JOB) is None:
         return Availability.NOT_TRACKABLE
     outcome = notes.get(_name(manifest.identifier), "").rpartition(" ")[2]

@@ -1,9 +1,9 @@
 """Left-overs: objects that a Work placed earlier and names no longer.
 
-They are found by what was written down before anything was applied: the status of the AppliedWork
-and, as KubeFleet's agents write it, the status of the Work. Found does not mean removed: an object
-goes only if the AppliedWork is its one owner; of several owners only our reference goes; an object
-without our reference stays.
+They are found by the lists that are written before objects are applied: the status of the
+AppliedWork and, as KubeFleet's agents write it, the status of the Work. A left-over is deleted only
+if the AppliedWork is its only owner. With several owners only the reference to the AppliedWork is
+removed; an object without that reference stays as it is.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ __all__ = ["Delete", "LeaveAlone", "Release", "Removal", "left_overs", "removal_
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the object with this UID."""
+    """Removal of a left-over: delete the object with this UID."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Drop our owner reference with this patch."""
+    """Removal of a left-over: drop the AppliedWork's owner reference with this patch."""
 
     patch: MergePatch
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAlone:
-    """Do nothing: the object is gone, going, or not ours."""
+    """No removal: the left-over is gone, being deleted, or not owned by the AppliedWork."""
 
 
 Removal: TypeAlias = Delete | Release | LeaveAlone
@@ -45,10 +45,10 @@ Removal: TypeAlias = Delete | Release | LeaveAlone
 def left_overs(
     work: Json, applied_work: Json, manifests: Iterable[Identifier]
 ) -> tuple[Identifier, ...]:
-    """Return what was placed and is no longer named, each once, in the order it was written.
+    """Return the placed objects that no manifest names, each once, in the order of writing.
 
-    A manifest names its object also if the member does not know its kind at the moment, and in
-    whichever version of the API.
+    A manifest names its object in all versions of the API, and also if the member does not serve
+    the kind at the moment.
     """
     named = {manifest.object for manifest in manifests}
     placed: dict[tuple[str, str, str, str], Identifier] = {}
@@ -66,7 +66,7 @@ def _placed(work: Json, applied_work: Json) -> Iterator[Identifier]:
 
 
 def _identified(stored: Json) -> Iterator[Identifier]:
-    """Identifiers that lead to an object; a manifest that was never decoded has none."""
+    """Yield the stored identifier if it leads to an object; not that of an undecodable manifest."""
     identifier = Identifier.from_json(stored)
     if identifier.version and identifier.resource and identifier.name:
         yield identifier
@@ -82,7 +82,7 @@ def _may_have_been_applied(entry: Json) -> bool:
 
 
 def removal_of(live: Json | None, owner: Owner) -> Removal:
-    """Decide how a left-over is removed."""
+    """Return how a left-over is removed: deleted, released by its AppliedWork, or left alone."""
     if live is None:
         return LeaveAlone()
     metadata = live["metadata"]

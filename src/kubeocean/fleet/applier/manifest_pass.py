@@ -1,9 +1,9 @@
 """Manifest pass: applies the manifests of one Work, wave by wave.
 
 A manifest whose object has not changed since the last pass keeps its result without a request.
-Whatever a manifest contains, it can fail itself only: an unexpected error is logged and becomes its
-result. A member that does not answer is no result: `ManifestOutcomes.unanswered` has the first such
-error. If it cannot be reached at all, the remaining manifests are not tried.
+An unexpected error of a manifest is logged and becomes its result; other manifests are not
+affected. If the member does not answer, `ManifestOutcomes.unanswered` has the first such error. If
+the member cannot be reached at all, the remaining manifests are not tried.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReadManifests:
-    """The manifests of a Work, and the places of their objects in the member.
+    """The manifests of a Work, and the references to their objects in the member.
 
-    `watchable` are those of kinds that can be watched.
+    `watchable` are the references to objects of kinds that can be watched.
     """
 
     manifests: tuple[ReadManifest, ...]
@@ -74,7 +74,7 @@ class ReadManifests:
     lacks_kinds: bool
 
     def refuse(self, identifiers: Collection[Identifier], error: str) -> ReadManifests:
-        """Return the manifests without those that are not to be written."""
+        """Return the manifests, with those of `identifiers` replaced by rejected ones."""
         if not identifiers:
             return self
         manifests = tuple(
@@ -100,7 +100,7 @@ class ReadManifests:
 
 @dataclass(slots=True)
 class ManifestOutcomes:
-    """Results of the manifests in one pass."""
+    """Results of a Work's manifests in one pass."""
 
     processed: list[Processed]
     jobs: list[tuple[Manifest, Json | None]] = field(default_factory=list)
@@ -109,7 +109,7 @@ class ManifestOutcomes:
 
 @dataclass(slots=True)
 class _Work:
-    """State of a Work during a pass."""
+    """State of one Work during a pass over its manifests."""
 
     facts: PassFacts
     record: WorkRecord
@@ -123,7 +123,7 @@ class _Work:
 
 
 class ManifestPass:
-    """Applies manifests to one member."""
+    """Applies the manifests of Works to one member, and removes left-overs."""
 
     def __init__(self, objects: MemberObjects, pool: WatchPool, *, tracker_of: TrackerOf) -> None:
         self._objects = objects
@@ -131,7 +131,7 @@ class ManifestPass:
         self._tracker_of = tracker_of
 
     async def read(self, bodies: Sequence[Any]) -> ReadManifests:
-        """Read manifests and look up their kinds in the member."""
+        """Decode the manifests of a Work and look up their kinds in the member."""
         kinds = dict.fromkeys(filter(None, map(_kind_of, bodies)))
         resources = {kind: await self._objects.resource_of(*kind) for kind in kinds}
         mappings = {
@@ -214,7 +214,7 @@ class ManifestPass:
         except KubeoceanError as error:
             processed = _failed(identifier, str(error))
         except Exception as error:
-            # Manifests are written by strangers: one that our code cannot digest fails alone.
+            # Users of the hub write manifests: one that the applier cannot process fails alone.
             _log.error(
                 "Failed to process manifest",
                 object=_text(identifier), error=str(error), exc_info=error,
@@ -287,7 +287,7 @@ def _forget_others(record: WorkRecord, manifests: Iterable[Manifest]) -> None:
 
 
 def _kind_of(body: Any) -> tuple[str, str] | None:
-    """Return API version and kind of a manifest, if it has them."""
+    """Return API version and kind of a manifest; None if one is missing or no string."""
     if not isinstance(body, dict):
         return None
     api_version, kind = body.get("apiVersion"), body.get("kind")
@@ -309,7 +309,7 @@ def _text(identifier: Identifier) -> str:
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Work on all items, a few at a time."""
+    """Await `work` for all items, a few at a time."""
     remaining = iter(items)
 
     async def worker() -> None:

@@ -1,10 +1,10 @@
 """Manifests: the objects that a Work contains, and the form in which they are written.
 
-A manifest is read (`read_manifests`), freed of what only a server may set (`sanitised`), and
-prepared for writing (`prepared`): with the hash of its content, with the owner reference to
-the Work's AppliedWork and, for client-side apply, with the annotation that holds the manifest
-itself. That annotation is the memory of the three-way merge. If the annotations would grow beyond
-what a server accepts, it is left empty and the object is applied server-side.
+A manifest is read (`read_manifests`), stripped of fields that only a server may set (`sanitised`),
+and prepared for writing (`prepared`): with the hash of its content, with the owner reference to the
+Work's AppliedWork and, for client-side apply, with the annotation that holds the manifest itself.
+The next three-way merge reads that annotation. If the annotations would grow beyond the size that a
+server accepts, it is left empty and the object is applied server-side.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KindMapping(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """The identity of a manifest in the status of a Work; what is not known is empty."""
+    """The identity of a manifest in the status of a Work; unknown fields are empty."""
 
     ordinal: int
     group: str = ""
@@ -82,12 +82,12 @@ class Identifier:
 
     @property
     def unplaced(self) -> Identifier:
-        """Return the identifier without its position in the Work and without the resource."""
+        """Return the identifier without the manifest's position in the Work and the resource."""
         return replace(self, ordinal=0, resource="")
 
     @property
     def object(self) -> tuple[str, str, str, str]:
-        """Return the identity of the object, which is the same in all versions of its API."""
+        """Return group, kind, namespace and name, which are the same in all API versions."""
         return self.group, self.kind, self.namespace, self.name
 
     def to_json(self) -> Json:
@@ -113,7 +113,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that names one object of a kind that the member has."""
+    """A manifest that names one object of a kind that the member serves."""
 
     identifier: Identifier
     body: Json
@@ -125,7 +125,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A manifest that cannot be processed; `reason` is that of its Applied condition."""
+    """A manifest that cannot be processed; `reason` is the reason of its condition Applied."""
 
     identifier: Identifier
     reason: ManifestReason
@@ -195,7 +195,7 @@ def _text(value: Any) -> str:
 
 
 def sanitised(body: Json) -> Json:
-    """Return the manifest without what a server sets, status, and earlier apply annotations."""
+    """Return the manifest without status, fields that a server sets, and apply annotations."""
     clean = copy.deepcopy({name: value for name, value in body.items() if name != "status"})
     metadata = clean.setdefault("metadata", {})
     for name in SERVER_SET_METADATA:
@@ -211,9 +211,9 @@ def sanitised(body: Json) -> Json:
 def normalised(body: Json) -> Json:
     """Return the part of an object that is compared and hashed.
 
-    Without status, identity, what servers and controllers keep in metadata, labels and annotations
-    of Kubernetes' and the fleet's domains, and nulls (which a server drops). Labels and annotations
-    are always there, so that a comparison names each of them.
+    Removed are the status, the identity, metadata that servers and controllers set, labels and
+    annotations of Kubernetes' and the fleet's domains, and nulls (which a server drops). The fields
+    `labels` and `annotations` are always present, so that a comparison names each entry.
     """
     metadata = body.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -240,9 +240,9 @@ def spec_hash(body: Json) -> str:
 
 
 def last_applied(live: Json) -> Json:
-    """Return the manifest that was applied last; empty if the object does not hold a readable one.
+    """Return the manifest that was applied last, from an object's annotation; empty if unreadable.
 
-    Whoever may edit the object may edit the annotation: its content is only ever compared.
+    Users who may edit the object may edit the annotation: its content is only ever compared.
     """
     annotations = (live.get("metadata") or {}).get("annotations") or {}
     try:
@@ -254,7 +254,7 @@ def last_applied(live: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The AppliedWork that owns what a Work placed."""
+    """The AppliedWork that owns the placed objects of a Work."""
 
     name: str
     uid: str
@@ -269,18 +269,18 @@ class Owner:
         }
 
     def is_named_by(self, reference: Json) -> bool:
-        """Whether an owner reference leads to this AppliedWork, and to no namesake of it."""
+        """Whether an owner reference leads to the AppliedWork with this very UID."""
         return is_applied_work(reference) and reference.get("uid") == self.uid
 
 
 def is_applied_work(reference: Json) -> bool:
-    """Whether an owner reference leads to an AppliedWork."""
+    """Whether an owner reference is to an AppliedWork."""
     kind = reference.get("apiVersion"), reference.get("kind")
     return kind == (APPLIED_WORKS.api_version, APPLIED_WORKS.kind)
 
 
 class Prepared(NamedTuple):
-    """The object to write, and whether the annotation with its manifest is complete."""
+    """The object to write, and whether the last-applied annotation fits into its metadata."""
 
     body: Json
     fits: bool
@@ -289,10 +289,10 @@ class Prepared(NamedTuple):
 def prepared(
     body: Json, owner: Owner, *, remember: bool, co_owners: Iterable[Json] = ()
 ) -> Prepared:
-    """Return the object that is written for a manifest.
+    """Return the object to write for a manifest.
 
-    `remember` adds the annotation for the next three-way merge. `co_owners` are other owner
-    references that the object keeps.
+    `remember` adds the last-applied annotation for the next three-way merge. `co_owners` are other
+    owner references that the object keeps.
     """
     desired = sanitised(body)
     metadata = desired["metadata"]

@@ -2,10 +2,11 @@
 
 Whether a list is replaced or merged, and by which field its items are identified, is declared in
 Kubernetes' Go types and published in each server's OpenAPI documents (`x-kubernetes-patch-*`).
-`merge_keys.json` holds that part of them, for every kind that accepts strategic merge patches;
-`scripts/merge-keys` makes it from a server's documents with `extract`, and a test compares it with
-the server that the tests run on. A kind that is not listed (custom resources, kinds of newer
-servers) has no `TypeShape` and is patched with a JSON merge patch, which every server accepts.
+`merge_keys.json` holds these declarations for every kind that accepts strategic merge patches;
+`scripts/merge-keys` generates the file from a server's documents with `extract`, and a test
+compares it with the server that the tests run on. A kind that is not listed (custom resources,
+kinds of newer servers) has no `TypeShape` and is patched with a JSON merge patch, which every
+server accepts.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TypeShape:
-    """The fields of a type that are not merged by default, by their names."""
+    """The fields of a type that do not have the default merge strategy, by name."""
 
     types: Mapping[str, Json]
     fields: Mapping[str, Json]
 
     def field(self, name: str) -> Field:
-        """Return how a field is merged; by default objects are merged and lists are replaced."""
+        """Return the merge strategy of a field; by default objects merge and lists are replaced."""
         entry = self.fields.get(name)
         if entry is None:
             return _PLAIN
@@ -81,7 +82,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def extract(documents: Iterable[Json]) -> Json:
-    """Build the table from the OpenAPI v3 documents of all groups and versions of a server."""
+    """Build the content of `merge_keys.json` from all OpenAPI v3 documents of a server."""
     kinds: dict[str, str] = {}
     schemas: dict[str, Json] = {}
     for document in documents:
@@ -110,7 +111,7 @@ def extract(documents: Iterable[Json]) -> Json:
 
 
 def _patched_kinds(document: Json) -> Iterator[str]:
-    """Kinds whose objects accept a strategic merge patch."""
+    """Yield the kinds whose objects accept a strategic merge patch."""
     for path, item in document.get("paths", {}).items():
         patch = item.get("patch", {})
         content = patch.get("requestBody", {}).get("content", {})

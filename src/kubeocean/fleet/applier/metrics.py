@@ -21,7 +21,7 @@ _NONE: Final = "NotFound"
 
 
 class ApplierMetrics:
-    """Counts passes over Works and manifests, and measures passes."""
+    """Counts passes over Works and manifests, and measures the duration of passes."""
 
     def __init__(self, metrics: Metrics) -> None:
         steps = ["apply_status", "availability_status", "diff_reporting_status"]
@@ -40,7 +40,7 @@ class ApplierMetrics:
     def passed(
         self, name: str, status: Mapping[str, Any], processed: Iterable[Processed], seconds: float
     ) -> None:
-        """Record a pass over a Work that ended with this status."""
+        """Record a pass over the Work `name` that ended with `status` after `seconds`."""
         reasons = {each["type"]: each["reason"] for each in status["conditions"]}
         self._works.labels(
             reasons.get(WorkCondition.APPLIED, _SKIPPED),
@@ -60,5 +60,5 @@ class ApplierMetrics:
         self._seconds.labels(name).observe(seconds)
 
     def forget(self, name: str) -> None:
-        """Drop the series of a Work that is gone."""
+        """Drop the metrics of a deleted Work."""
         self._seconds.remove(name)

@@ -2,11 +2,11 @@
 
 `apply` carries out the steps that `plan.decide` returns for one manifest. Every write has a
 precondition: a create fails if the name is taken, patches carry the resourceVersion that they were
-computed from, a server-side apply meets the conflicts of its field manager, and a delete names a
-UID. A write that loses a race is decided again from the object as it is then.
+computed from, a server-side apply fails on conflicts with other field managers, and a delete names
+a UID. After a write that another writer preceded, the object is read and the step decided again.
 
 Errors that concern the manifest become its result. Errors that concern the member's API server as
-a whole (`NO_ANSWER`) are raised: they say nothing about the manifest.
+a whole (`NO_ANSWER`) are raised.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 
 __all__ = ["NO_ANSWER", "MemberObjects", "PassFacts"]
 
-# The server, or what stands in front of it, did not process the request.
+# The API server, or a proxy in front of it, did not process the request.
 NO_ANSWER: Final = (
     Unreachable,
     ServiceUnavailable,
@@ -66,7 +66,7 @@ NO_ANSWER: Final = (
     ServerTimeout,
     Unauthorized,
 )
-_ATTEMPTS: Final = 3  # of a write that loses races, in one pass
+_ATTEMPTS: Final = 3  # to write an object that other writers change, in one pass
 _FIELD_CONFLICT: Final = "FieldManagerConflict"
 _MOST_STEPS: Final = 4  # compare, adopt, compare again, write
 _Change: TypeAlias = Callable[[Json], Json | None]  # of an owner reference
@@ -74,16 +74,16 @@ _Change: TypeAlias = Callable[[Json], Json | None]  # of an owner reference
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """Values that all manifests of a Work share in one pass."""
+    """Inputs of a pass that all manifests of a Work share."""
 
     owner: Owner
     strategy: ApplyStrategy
     hub_works: Container[str]
-    has_finished: bool = False  # of a manifest: it is a Job that has finished and removed itself
+    has_finished: bool = False  # the manifest is a Job that has finished and was removed by its TTL
 
 
 class MemberObjects:
-    """Placed objects of one member cluster."""
+    """Reads, applies and removes the placed objects of one member cluster."""
 
     def __init__(self, member: Client, *, domain: Domain, discovery: Discovery) -> None:
         self._client = member.with_field_manager(FIELD_MANAGER)
@@ -91,11 +91,11 @@ class MemberObjects:
         self._discovery = discovery
 
     async def resource_of(self, api_version: str, kind: str) -> ApiResource | None:
-        """Return the resource of a kind; None if the member does not have the kind."""
+        """Return the API resource of a kind; None if the member does not serve the kind."""
         return await self._discovery.find(api_version, kind)
 
     async def read(self, ref: ObjectRef) -> Json | None:
-        """Return an object; None if there is none."""
+        """Read an object from the member; None if it does not exist."""
         try:
             obj = await self._client.get(
                 ref.resource, ref.key.name, ref.key.namespace, keep_raw=True
@@ -107,7 +107,7 @@ class MemberObjects:
     # Applying
 
     async def apply(self, manifest: Manifest, ref: ObjectRef, facts: PassFacts) -> Result:
-        """Bring one object into the state that its manifest and the strategy ask for."""
+        """Apply one manifest to its object, or compare them, as the apply strategy asks for."""
         result = not_read("")
         for _ in range(_ATTEMPTS):
             try:
@@ -125,7 +125,7 @@ class MemberObjects:
     async def _attempt(
         self, manifest: Manifest, ref: ObjectRef, live: Json | None, common: PassFacts
     ) -> Result | _Lost:
-        """Carry out steps until there is a result, or a race is lost."""
+        """Carry out planned steps until there is a result, or another writer changed the object."""
         facts = self._with_copies(_facts_of(manifest, live, common))
         for _ in range(_MOST_STEPS):
             step = decide(facts)
@@ -187,7 +187,7 @@ class MemberObjects:
     # Removing
 
     async def remove(self, ref: ObjectRef, owner: Owner) -> None:
-        """Delete a left-over, or drop our owner reference if the object has other owners.
+        """Delete a left-over, or drop the AppliedWork's owner reference if it has other owners.
 
         :raises Conflict: the object has changed since it was read.
         """
@@ -210,11 +210,11 @@ class MemberObjects:
             pass
 
     async def abandon(self, ref: ObjectRef, owner: Owner) -> None:
-        """Drop our owner reference, so that the object outlives its AppliedWork."""
+        """Drop the AppliedWork's owner reference, so that the object is not garbage-collected."""
         await self._change_references(ref, owner, lambda reference: None)
 
     async def unblock(self, ref: ObjectRef, owner: Owner) -> None:
-        """Let the AppliedWork be deleted before this object is gone."""
+        """Unset `blockOwnerDeletion`, so that the AppliedWork can be deleted before this object."""
         await self._change_references(
             ref, owner, lambda reference: {**reference, "blockOwnerDeletion": False}
         )
@@ -236,8 +236,8 @@ class MemberObjects:
     async def ref_of(self, identifier: Identifier) -> ObjectRef:
         """Return the reference to an object that an earlier pass has applied.
 
-        The member may serve its kind in another version by now, or not at all: then a read of the
-        object fails as the server decides.
+        The member may serve the kind in another version by now, or not at all: then reading the
+        object fails with the server's error.
         """
         group, version, kind = identifier.group, identifier.version, identifier.kind
         served = [
@@ -255,7 +255,7 @@ class MemberObjects:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A write that another writer was faster than."""
+    """Result of a write that failed because another writer changed the object first."""
 
     step: NextStep
     error: ApiError

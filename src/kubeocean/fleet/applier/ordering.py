@@ -1,9 +1,9 @@
 """Order of kinds: which manifests are applied before which others, and removed after them.
 
 Manifests are applied in waves; those of one wave at the same time. A failure in a wave does not
-stop the next. Left-overs are removed in the reverse order, so that what depends on something goes
-first. Kinds that are not listed come last, custom resources among them, after the definitions that
-they need.
+stop the next. Left-overs are removed in the reverse order, so that objects that depend on others
+are removed first. Kinds that are not listed are applied last, custom resources among them, after
+the definitions that they need.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def apply_order(
 ) -> tuple[tuple[T, ...], ...]:
     """Sort manifests into waves; inside a wave they keep their order.
 
-    `one_wave` puts all of them into one: a comparison (ReportDiff) depends on nothing.
+    `one_wave` puts all manifests into one wave: comparisons (ReportDiff) do not depend on an order.
     """
     waves: dict[int, list[T]] = {}
     for manifest in manifests:
@@ -96,5 +96,5 @@ def apply_order(
 def delete_order(
     left_overs: Iterable[T], group_kind: Callable[[T], tuple[str, str]]
 ) -> tuple[tuple[T, ...], ...]:
-    """Sort objects into the waves in which they are removed: those applied last come first."""
+    """Sort left-overs into the waves in which they are removed: those applied last come first."""
     return tuple(reversed(apply_order(left_overs, group_kind)))

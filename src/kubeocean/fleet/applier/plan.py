@@ -1,7 +1,7 @@
-"""Plan: what to do about one manifest.
+"""Plan: the next write or result for one manifest. Pure.
 
-`decide` is called with what is known and returns the next step. The caller carries the step out and
-calls again with what it learned, until the step is a `Finish`:
+`decide` is called with `ManifestFacts` and returns the next step. The caller carries the step out
+and calls `decide` again with the new facts, until the step is a `Finish`:
 
     Compare   dry-run the server-side apply; call again with its result
     Adopt     patch the owner references; call again with the object that the member returned
@@ -10,21 +10,21 @@ calls again with what it learned, until the step is a `Finish`:
               or `failed` with the error
     Finish    report this result
 
-The order of the questions, first match wins:
+The order of the rules, first match wins:
 
     no object in the member         ReportDiff: the whole object differs; a Job that has finished
-                                    and removed itself: applied; else Create
+                                    and was removed by its TTL: applied; else Create
     ReportDiff                      compare, report, write nothing
-    a copy made by leasing          FailedToTakeOver, whoever owns it
+    a copy made by leasing          FailedToTakeOver, with any owners
     not owned, whenToTakeOver Never NotTakenOver
-    owned by a living AppliedWork   FailedToTakeOver (ManifestApplyFailed if owned by us as well)
-    other owners, no co-ownership   the same
+    owned by another AppliedWork    FailedToTakeOver (ManifestApplyFailed if owned by us as well)
+    other owners, no co-ownership   FailedToTakeOver (ManifestApplyFailed if owned by us as well)
     not owned, IfNoDiff             compare; differences: FailedToTakeOver with diffs
     IfNotDrifted, same manifest     compare; differences: FoundDrifts
     otherwise                       apply, client-side or server-side
 
-A reference to an AppliedWork whose Work has left the member's namespace on the hub is stale (the
-member left the fleet and came back): it counts as no owner and is removed.
+A reference to an AppliedWork whose Work is not in the member's namespace on the hub is stale (the
+member left the fleet and joined again): it counts as no owner and is removed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result for a manifest. `live` is the object in the member, if there is one."""
+    """The result for a manifest. `live` is the object in the member; None if it does not exist."""
 
     reason: ManifestReason
     error: str = ""
@@ -112,7 +112,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """The input of a decision."""
+    """The input of `decide`: a manifest, its object in the member, and the apply strategy."""
 
     manifest: Manifest
     live: Json | None
@@ -121,52 +121,52 @@ class ManifestFacts:
     hub_works: Container[str]  # names of the Works in the member's namespace on the hub
     dry_run: DryRun | None = None
     copied_by_leasing: bool = False  # the live object is a copy that a ClusterBinding made
-    has_finished: bool = False  # the manifest is a Job that has finished and removed itself
+    has_finished: bool = False  # the manifest is a Job that has finished and was removed by its TTL
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Dry-run this patch."""
+    """Step of a plan: dry-run this server-side apply, and decide again with its outcome."""
 
     patch: ApplyPatch
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Send this patch of the owner references."""
+    """Step of a plan: patch the owner references of the object, and decide again."""
 
     patch: MergePatch
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create this object."""
+    """Step of a plan: create this object."""
 
     body: Json
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Send this patch, the result of a three-way merge."""
+    """Step of a plan: send this patch, the result of a three-way merge."""
 
     patch: StrategicPatch | MergePatch
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply this object server-side."""
+    """Step of a plan: apply this object server-side."""
 
     patch: ApplyPatch
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Write nothing: the object is as it should be."""
+    """Step of a plan: write nothing, because the object matches its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Write nothing and report this."""
+    """Last step of a plan: write nothing and report this result."""
 
     result: Result
 
@@ -175,7 +175,7 @@ NextStep: TypeAlias = Compare | Adopt | Create | Patch | Apply | Keep | Finish
 
 
 def check_strategy(strategy: ApplyStrategy) -> None:
-    """Refuse a strategy of a newer API, whose meaning is not known here.
+    """Refuse an apply strategy with values of a newer API that this applier does not know.
 
     :raises ConfigError: a value is not one that the API has.
     """
@@ -192,7 +192,7 @@ def check_strategy(strategy: ApplyStrategy) -> None:
 
 
 def decide(facts: ManifestFacts) -> NextStep:
-    """Return the next step for a manifest."""
+    """Return the next step to apply or compare a manifest; see the module for the rules."""
     live, strategy = facts.live, facts.strategy
     if live is None:
         return _decide_missing(facts)
@@ -248,7 +248,7 @@ def _references(live: Json) -> list[Json]:
 
 
 def _co_owners(facts: ManifestFacts, live: Json) -> list[Json]:
-    """Owner references of others that are not stale."""
+    """Return the object's owner references that are neither the AppliedWork's nor stale."""
     return [
         reference
         for reference in _references(live)
@@ -257,7 +257,7 @@ def _co_owners(facts: ManifestFacts, live: Json) -> list[Json]:
 
 
 def _is_stale(reference: Json, facts: ManifestFacts) -> bool:
-    """Whether a reference leads to an AppliedWork whose Work is gone, or that was made anew."""
+    """Whether an owner reference is to an AppliedWork whose Work is gone, or an older namesake."""
     name = reference.get("name")
     return is_applied_work(reference) and (name == facts.owner.name or name not in facts.hub_works)
 
@@ -272,7 +272,7 @@ def _ownership_problem(others: list[Json], strategy: ApplyStrategy) -> str:
 
 
 def is_leasing_copy(live: Json, domain: Domain) -> bool:
-    """Whether a ClusterBinding made the object, for a virtual one; it is never taken over."""
+    """Whether leasing made the object as a copy of a virtual one; such copies stay untouched."""
     labels = (live.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(domain.managed_by) == domain.product)
 
@@ -288,7 +288,7 @@ class _Compared:
 
 
 def _compared(facts: ManifestFacts, live: Json) -> Compare | _Compared:
-    """Compare the manifest with the object, or ask for the dry run that a comparison needs."""
+    """Compare the manifest with the object, or return the dry run that the comparison needs."""
     if facts.strategy.comparison_option == ComparisonOption.FULL:
         return _Compared(differences(facts.manifest.body, live))
     if facts.dry_run is None:
@@ -340,7 +340,7 @@ def _degraded(outcome: _Compared) -> str:
 
 
 def _is_same_manifest(facts: ManifestFacts, live: Json) -> bool:
-    """Whether the manifest is the one applied last; a changed one is let through."""
+    """Whether the manifest is the one applied last, by the hash in the object's annotation."""
     annotations = (live.get("metadata") or {}).get("annotations") or {}
     return annotations.get(ANNOTATION_SPEC_HASH) == spec_hash(facts.manifest.body)
 
@@ -355,7 +355,7 @@ def _write(facts: ManifestFacts, live: Json, others: list[Json]) -> NextStep:
         if fits:
             return _three_way(facts, live, desired)
     if any(not facts.owner.is_named_by(r) and r not in others for r in _references(live)):
-        # Server-side apply removes only what it has set itself, and so no stale reference.
+        # Server-side apply removes only fields of its own manager, and so no stale reference.
         references = [*others, facts.owner.reference()]
         version = live["metadata"].get("resourceVersion")
         return Adopt(
@@ -373,9 +373,9 @@ def _write(facts: ManifestFacts, live: Json, others: list[Json]) -> NextStep:
 
 
 def _three_way(facts: ManifestFacts, live: Json, desired: Json) -> Patch | Keep:
-    """Return the three-way merge patch, with the resource version that it was computed from.
+    """Return the three-way merge patch, with the resourceVersion that it was computed from.
 
-    All owner references are decided here: whatever `desired` does not have is removed.
+    Owner references that `desired` does not have are removed from the object.
     """
     last = last_applied(live)
     remembered = last.get("metadata")
@@ -394,7 +394,10 @@ def _three_way(facts: ManifestFacts, live: Json, desired: Json) -> Patch | Keep:
 
 
 def _with_foreign_finalizers(last: Json, desired: Json, live: Json) -> Json:
-    """Keep finalizers that others added: a JSON merge patch would replace the list."""
+    """Return `desired` with the finalizers that other programs added to the live object.
+
+    A JSON merge patch would replace the list.
+    """
     wanted = desired["metadata"].get("finalizers")
     if not wanted:
         return desired
@@ -404,11 +407,11 @@ def _with_foreign_finalizers(last: Json, desired: Json, live: Json) -> Json:
     return {**desired, "metadata": {**desired["metadata"], "finalizers": [*wanted, *foreign]}}
 
 
-_FIRST_APPLY: Final = "before-first-apply"  # whom a server lists for an object without managers
+_FIRST_APPLY: Final = "before-first-apply"  # what a server lists for an object without managers
 
 
 def _is_managed_by_us_alone(live: Json) -> bool:
-    """Whether a conflict could only be with fields that an earlier apply of ours has set."""
+    """Whether the applier is the only field manager, so that a forced apply hurts no other."""
     entries = (live.get("metadata") or {}).get("managedFields") or ()
     return all(entry.get("manager") in (FIELD_MANAGER, _FIRST_APPLY) for entry in entries)
 
@@ -417,10 +420,10 @@ def _is_managed_by_us_alone(live: Json) -> bool:
 
 
 def applied(facts: ManifestFacts, returned: Json) -> Result:
-    """Return the result of a successful write.
+    """Return the result of a successful write; `returned` is the object as written.
 
-    With full comparison the object is compared once more: others may have added fields that the
-    apply left alone. Such drifts are reported and are no error.
+    With full comparison the object is compared once more: other programs may have added fields
+    that the apply left alone. Such drifts are reported and are no error.
     """
     drifts: tuple[FieldDifference, ...] = ()
     if facts.strategy.comparison_option == ComparisonOption.FULL:

@@ -1,7 +1,7 @@
-"""Records: what the applier remembers of each Work between two passes.
+"""Records: the state that the applier keeps of each Work between two passes.
 
-All of it can be lost: a pass without a record reads every object and comes to the same status. With
-it, a pass reads only objects that have changed.
+Records can be lost: a pass without a record reads every object and comes to the same status. With a
+record, a pass reads only objects that have changed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ ObjectIdentity: TypeAlias = tuple[str, str, str, str]  # of `Identifier.object`
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The result for a manifest, which holds while manifest and object are the same."""
+    """The result for a manifest, which is valid while manifest and object do not change."""
 
     ref: ObjectRef
-    manifest: str  # its hash
+    manifest: str  # hash of the manifest
     version: str  # resourceVersion of the object
     with_status: bool  # whether the result depends on the status of the object
     processed: Processed
@@ -36,8 +36,8 @@ class Remembered:
 class WorkRecord:
     """State that the applier keeps of a Work between passes.
 
-    - `generation`: of the Work whose manifests the results are for.
-    - `basis`: what all results depend on besides manifest and object; other results are void.
+    - `generation`: generation of the Work whose manifests the results are for.
+    - `basis`: inputs that all results depend on besides manifest and object.
     - `written`, `applied_work_written`: the resourceVersions that the applier wrote last, by which
       events of its own writes are recognized.
     - `lacks_kinds`: whether a manifest is of a kind that the member does not have.
@@ -63,20 +63,20 @@ class WorkRecord:
     settled_at: tuple[int, int] | None = None
 
     def hold_for(self, basis: object) -> None:
-        """Forget results that were computed from another basis."""
+        """Drop all results if they were computed from another basis."""
         if self.basis != basis:
             self.basis = basis
             self.results.clear()
 
     def forget_notes(self, written: Mapping[str, str]) -> None:
-        """Forget notes of finished Jobs, unless an event has brought a newer one."""
+        """Drop the notes on finished Jobs that were written; keep newer ones from events."""
         for name, note in written.items():
             if self.finished_jobs.get(name) == note:
                 del self.finished_jobs[name]
 
 
 def without_content(processed: Processed) -> Processed:
-    """Return a result whose object is reduced to what reports are made of."""
+    """Return a result whose object is reduced to the UID and generation that reports need."""
     live = processed.result.live
     if live is None:
         return processed

@@ -2,11 +2,11 @@
 
 The status is built anew on every pass from the results of the manifests; of the old status only
 times are kept: when a condition last changed, when a drift or diff was first observed, and when a
-reported status was. Nothing else of it survives, so a damaged status is whole again after one pass.
+reported-back status was. Everything else is rebuilt, so one pass repairs a damaged status.
 
 If the Work would grow too large for its server, the status is trimmed: first details of drifts and
-diffs and reported statuses go, then entries of manifests that are applied and available, then
-further ones. The conditions of the Work always count all manifests.
+diffs and reported-back statuses are dropped, then entries of manifests that are applied and
+available, then further entries. The conditions of the Work always count all manifests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Processed", "observed_status", "work_status"]
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """A manifest after a pass; `availability` is None if the manifest was not applied.
+    """Result of a pass for one manifest; `availability` is None if it was not applied.
 
     `observed_status` is reported back to the hub, if the Work asks for it.
     """
@@ -45,7 +45,7 @@ class Processed:
 
     @property
     def generation(self) -> int | None:
-        """The generation of the object in the member; 0 for kinds without, None for no object."""
+        """The generation of the object in the member; 0 if its kind has none, None if no object."""
         if self.result.live is None:
             return None
         return int((self.result.live.get("metadata") or {}).get("generation") or 0)
@@ -54,7 +54,7 @@ class Processed:
 def work_status(
     work: Json, processed: Sequence[Processed], *, reports_diff: bool, now: str
 ) -> Json:
-    """Return the whole status of a Work; it has the condition StatusTrimmed if it was trimmed."""
+    """Return the whole status of a Work, with the condition StatusTrimmed if it was trimmed."""
     old: Json = work.get("status") or {}
     generation = int((work.get("metadata") or {}).get("generation") or 0)
     known = _by_identity(old.get("manifestConditions") or ())
@@ -74,7 +74,7 @@ def work_status(
 
 
 def _by_identity(entries: Iterable[Json]) -> dict[Identifier, Json]:
-    """Entries of the last status by their identifiers, and by those without a position."""
+    """Return entries of the last status by identifier, with and without the position."""
     known: dict[Identifier, Json] = {}
     for entry in entries:
         identifier = Identifier.from_json(entry.get("identifier") or {})
@@ -84,7 +84,7 @@ def _by_identity(entries: Iterable[Json]) -> dict[Identifier, Json]:
 
 
 def _last_entry(each: Processed, known: Mapping[Identifier, Json]) -> Json:
-    """Return the last entry of a manifest; the same object may have moved to another position."""
+    """Return the manifest's entry in the last status, also if its position was another one."""
     in_place = replace(each.identifier, resource="")
     return known.get(in_place) or known.get(each.identifier.unplaced) or {}
 
@@ -240,8 +240,7 @@ _LISTS: Final = {"driftDetails": "observedDrifts", "diffDetails": "observedDiffs
 
 
 def _trimmed(entry: Json) -> Json:
-    """Return the entry without the reported status and the lists of differing fields, which may
-    be long."""
+    """Return a manifest's status entry without `backReportedStatus` and lists of differences."""
     trimmed = {name: value for name, value in entry.items() if name != "backReportedStatus"}
     for details, items in _LISTS.items():
         if details in trimmed:
@@ -250,8 +249,10 @@ def _trimmed(entry: Json) -> Json:
 
 
 def _fitting(entries: list[Json], room: int) -> list[Json]:
-    """Return as many entries as fit into `room` bytes, in their order; entries that report only
-    success are dropped first."""
+    """Return as many entries as fit into `room` bytes, in their order.
+
+    Entries that report only success are dropped first.
+    """
     sizes = [len(encode(entry)) + 1 for entry in entries]
     by_need = sorted(range(len(entries)), key=lambda index: (_is_good(entries[index]), index))
     kept = set()
@@ -264,13 +265,13 @@ def _fitting(entries: list[Json], room: int) -> list[Json]:
 
 
 def _is_good(entry: Json) -> bool:
-    """Whether an entry reports only success."""
+    """Whether a manifest's status entry reports only success."""
     deviates = any(details in entry for details in _LISTS)
     return not deviates and all(each["status"] == "True" for each in entry["conditions"])
 
 
 def observed_status(live: Json) -> Json:
-    """Return what is reported back of an object in the member."""
+    """Return apiVersion, kind and status of an object in the member, to report back."""
     return {name: live[name] for name in ("apiVersion", "kind", "status") if name in live}
 
 

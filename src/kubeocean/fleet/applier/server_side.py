@@ -1,10 +1,11 @@
 """Server-side apply: whether an object shows that applying a manifest once more changes nothing.
 
-The object tells beforehand: it has all values of the manifest, and its `managedFields` name no
-field that we applied last and that the manifest does not have any more. An object that we have
+An apply changes nothing if the object has all values of the manifest, and its `managedFields` name
+no field of the applier that the manifest does not have any more. An object that the applier has
 created and never applied since is recognized by its values, which include the hash of the manifest:
-no apply would remove anything from it. A doubt costs one request: lists that others have extended,
-and values that the server has rewritten (a quantity of 1000m as 1), count as changes.
+no apply would remove anything from it. In doubt, one apply request is sent: lists that other
+writers have extended, and values that the server has rewritten (a quantity of 1000m as 1), count
+as changes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIELD: Final = "f:"  # other keys of fieldsV1 stand for items of lists
 
 
 def is_in_effect(desired: Json, live: Json) -> bool:
-    """Whether all fields of `desired` have their values, and we applied no others."""
+    """Whether `live` has all values of `desired`, and the applier manages no further fields."""
     entries = (live.get("metadata") or {}).get("managedFields") or ()
     ours = [
         entry
@@ -38,7 +39,7 @@ def is_in_effect(desired: Json, live: Json) -> bool:
 
 
 def _names_only(fields: Json, desired: Any) -> bool:
-    """Whether `desired` has all these managed fields; items of lists are compared by value."""
+    """Whether `desired` has all managed fields in `fields`; list items are compared by value."""
     if not isinstance(desired, dict):
         return True
     return all(

@@ -1,7 +1,7 @@
 """Stores: the Works of a member on its hub, and its AppliedWorks, each with cache and writes.
 
 Every write carries the resourceVersion that it was computed from, and is noted in the record of the
-Work, so that its event is recognized. Nothing is written that does not differ.
+Work, so that the watch event of the write is recognized. Only differences are written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _APPLIED_WORKS: Final = Resource(
 def version_of(obj: Untyped | None) -> int:
     """Return the resourceVersion of an object as a number.
 
-    -1 for no object; 0 for a version that is no number, so that it is never newer than another.
+    -1 for no object; 0 for a version that is not a number, so that it never counts as newer.
     """
     if obj is None:
         return -1
@@ -51,7 +51,7 @@ def version_of(obj: Untyped | None) -> int:
 
 
 class HubWorks:
-    """Works in one namespace of the hub. `name in works` tells whether there is such a Work."""
+    """Cache and writes of the Works in one namespace of the hub; `name in works` looks one up."""
 
     def __init__(self, hub: Client, namespace: str, *, clock: Clock, metrics: Metrics) -> None:
         self.namespace = namespace
@@ -70,9 +70,9 @@ class HubWorks:
         return self.cache.get(Key(self.namespace, str(name))) is not None
 
     async def content(self, work: Untyped) -> Json:
-        """Return the whole Work; large ones are not in the cache.
+        """Return the whole Work, read from the hub if it is too large for the cache.
 
-        :raises Conflict: the Work is another one by now.
+        :raises Conflict: the Work was replaced or deleted since it was cached.
         """
         if work.raw:
             return work.content()
@@ -82,9 +82,9 @@ class HubWorks:
         return fresh.content()
 
     async def check_unchanged(self, work: Json) -> None:
-        """Compare the Work with the one on the server, before something is removed for it.
+        """Confirm with the hub that the Work has not changed, before objects are removed for it.
 
-        :raises Conflict: it is another Work, or another generation.
+        :raises Conflict: the stored Work has another UID or generation.
         """
         metadata = work["metadata"]
         fresh = await self._hub.get(_WORKS, metadata["name"], self.namespace)
@@ -93,7 +93,7 @@ class HubWorks:
             raise Conflict("the Work has changed since it was cached")
 
     async def add_finalizer(self, work: Json, record: WorkRecord) -> Json:
-        """Return the Work with our finalizer."""
+        """Add the applier's finalizer to a Work that lacks it; return the Work."""
         finalizers = work["metadata"].get("finalizers") or []
         if FINALIZER_WORK in finalizers:
             return work
@@ -108,7 +108,7 @@ class HubWorks:
             return
 
     async def write_status(self, work: Json, status: Json, record: WorkRecord) -> None:
-        """Replace the status, if it differs."""
+        """Replace the status of a Work, if it differs."""
         if status != work.get("status"):
             change = {"status": {"manifestConditions": None, **status}}
             await self._patch(work, {}, change, record, subresource="status")
@@ -147,7 +147,7 @@ class HubWorks:
 
 
 class AppliedWorks:
-    """AppliedWorks of a member cluster."""
+    """Cache and writes of the AppliedWorks of a member cluster."""
 
     def __init__(
         self, member: Client, work_namespace: str, *, clock: Clock, metrics: Metrics
@@ -160,7 +160,7 @@ class AppliedWorks:
         return self.cache.get(Key("", name))
 
     async def ensure(self, name: str, record: WorkRecord) -> Json:
-        """Return the AppliedWork of a Work; create it if there is none."""
+        """Return the AppliedWork of a Work; create it if it does not exist."""
         cached = self.get(name)
         if cached is not None:
             return cached.content()
@@ -175,9 +175,9 @@ class AppliedWorks:
         return created.content()
 
     async def check_gone(self, name: str) -> None:
-        """Confirm with the server that there is no such AppliedWork.
+        """Confirm with the member's API server that the AppliedWork does not exist.
 
-        :raises Conflict: there is one; the cache is behind.
+        :raises Conflict: the AppliedWork exists; the cache is behind.
         """
         try:
             await self._member.get(_APPLIED_WORKS, name)
@@ -186,7 +186,7 @@ class AppliedWorks:
         raise Conflict("the AppliedWork exists, and is not in the cache yet")
 
     async def write_list(self, applied_work: Json, entries: list[Json], record: WorkRecord) -> Json:
-        """Return the AppliedWork with these entries; write them if they differ."""
+        """Write the entries of an AppliedWork if they differ; return the AppliedWork."""
         if entries == listed(applied_work):
             return applied_work
         change = {"status": {"appliedResources": entries}}

@@ -1,13 +1,14 @@
 """Three-way merge: the patch by which `kubectl apply` and KubeFleet change an object.
 
-Three documents meet: the manifest that was applied last, the manifest that is desired now, and the
-live object. The patch sets what the manifest names, removes what the last manifest named and this
-one does not, and leaves alone what others added. An empty patch means that nothing is to be sent.
+The patch is computed from three documents: the manifest that was applied last, the manifest that is
+desired now, and the live object. It sets the fields that the desired manifest names, removes those
+that only the last manifest named, and leaves alone those that other writers added. An empty patch
+means that no request is sent.
 
-Kubernetes' own kinds are patched with a strategic merge patch, because that is what kubectl and
-KubeFleet send and what users see: a sidecar that a webhook injected into the list of containers
-survives. The server merges; the patch names list items by their merge keys and says with
-directives what a merge cannot express:
+Kubernetes' own kinds are patched with a strategic merge patch, as kubectl and KubeFleet do: a
+sidecar that a webhook injected into the list of containers stays. The server merges; the patch
+names list items by their merge keys, and contains directives for changes that a merge cannot
+express:
 
     $patch: delete                   removes the item with this merge key
     $patch: replace                  replaces the whole list
@@ -17,10 +18,10 @@ directives what a merge cannot express:
 
 All other kinds get a JSON merge patch, in which a list is replaced whole.
 
-Here kubectl's patch differs, and the object that results does not: nulls and order directives that
-change nothing are left out, so that equal objects give an empty patch. The result does differ where
-kubectl's is wrong: if two items of a list have the same merge key (a Service with port 53 for TCP
-and for UDP), a merge by key loses or mixes them; such a list is replaced by the merged one.
+Two differences to kubectl: nulls and order directives that change nothing are left out, so that
+equal objects give an empty patch; the resulting object is the same. And if two items of a list have
+the same merge key (a Service with port 53 for TCP and for UDP), where kubectl's merge by key loses
+or mixes items, the whole list is replaced by the merged one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def json_merge(last: Json, desired: Json, live: Json) -> Json:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two JSON values are the same; unlike in Python, true is not 1."""
+    """Whether two JSON values are equal; unlike in Python, true is not 1."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
@@ -56,7 +57,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a copy without the keys of objects whose value is null, as a server stores it."""
+    """Return a JSON value without the keys of objects that are null, as a server stores it."""
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):
@@ -88,7 +89,7 @@ def _object_patch(last: Json, desired: Json, live: Json, shape: TypeShape) -> Js
 
 
 def _retain_keys(change: Json, desired: Json, live: Json) -> None:
-    """Add the directive that removes other keys, if there are any or if anything is patched."""
+    """Add `$retainKeys` to `change` if the object has other keys, or is patched anyway."""
     kept = sorted(name for name, value in desired.items() if value is not None)
     if kept and (change or live.keys() - desired.keys()):
         change["$retainKeys"] = kept
@@ -139,12 +140,15 @@ def _values_patch(name: str, last: list[Any], desired: list[Any], live: list[Any
 
 
 def _values(items: Iterable[Any]) -> list[Any]:
-    """Strings and numbers, each once; the annotation with the last manifest may hold anything."""
+    """Return the strings and numbers of a list, each once; skip other items.
+
+    The annotation with the last manifest may hold anything.
+    """
     return list(dict.fromkeys(item for item in items if isinstance(item, str | int | float)))
 
 
 def _is_reordered(wanted: Iterable[Any], now: Iterable[Any]) -> bool:
-    """Whether those of `wanted` that the live list has stand in another order there."""
+    """Whether the items of `wanted` that are also in `now` have another order there."""
     shared = set(wanted) & set(now)
     return [each for each in wanted if each in shared] != [each for each in now if each in shared]
 
@@ -156,7 +160,7 @@ def _identifies(key: str, items: Iterable[Any]) -> bool:
 
 
 def _by_key(items: Iterable[Any], key: str) -> dict[str, Json]:
-    """Items by the text of their merge key; of several with one key, the first."""
+    """Return the items by the text of their merge key; of several with one key, the first."""
     by_key: dict[str, Json] = {}
     for item in items:
         if isinstance(item, dict) and item.get(key) is not None:
@@ -189,7 +193,7 @@ def _replacement(name: str, last: list[Any], desired: list[Any], live: list[Any]
 
 
 def _take_partner(item: Any, candidates: list[Any], key: str) -> Json | None:
-    """Remove and return the candidate that is most like the item; None if none has its key."""
+    """Remove and return the candidate most similar to `item`; None if no one has its merge key."""
     if not isinstance(item, dict) or item.get(key) is None:
         return None
     same = [each for each in candidates if isinstance(each, dict) and each.get(key) == item[key]]

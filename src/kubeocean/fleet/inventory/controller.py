@@ -1,8 +1,8 @@
 """The controller of ClusterProfiles on the hub.
 
-A profile follows its MemberCluster: it is created when the member has joined, and deleted with it,
-also if the MemberCluster vanished because its finalizers were removed by hand. A heartbeat that
-does not come sends no event, so each reconcile returns when the present one will count as lost.
+A ClusterProfile is created when the member has joined, and deleted with its MemberCluster, also if
+the finalizers of the MemberCluster were removed by hand. A missing heartbeat causes no event, so
+each reconcile requeues for the time at which the last heartbeat will count as lost.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ from kubeocean.runtime.objects import Key
 
 __all__ = ["ClusterProfiles"]
 
-_WORKERS: Final = 8  # a reconcile waits for the hub only
+_WORKERS: Final = 8  # a reconcile only waits for the hub's API server
 
 
 class ClusterProfiles:
-    """Keeps the inventory of a hub; `members` is the cache of MemberClusters, run elsewhere."""
+    """Reconciles the ClusterProfiles of a hub.
+
+    `members` is the cache of MemberClusters, which another component runs.
+    """
 
     def __init__(
         self,
@@ -74,11 +77,11 @@ class ClusterProfiles:
 
     @property
     def ready(self) -> bool:
-        """Whether the caches were filled."""
+        """Whether the caches of MemberClusters and ClusterProfiles are filled."""
         return self._members.has_synced and self._profiles.has_synced
 
     async def run(self) -> None:
-        """Keep the profiles until cancelled."""
+        """Reconcile ClusterProfiles until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._profiles.run())
             await self._profiles.synced()
@@ -100,7 +103,7 @@ class ClusterProfiles:
         return await self._members.caught_up(key) and await self._profiles.caught_up(profile)
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Reconcile the profile of one member."""
+        """Reconcile the ClusterProfile of one member."""
         member = self._members.get(key)
         profile = self._profiles.get(Key(SYSTEM_NAMESPACE, key.name))
         if member is None:
@@ -117,7 +120,7 @@ class ClusterProfiles:
         return await self._report(member, await self._ensure(member, profile))
 
     async def _clean_up(self, name: str, profile: ClusterProfile | None) -> Outcome:
-        """Delete the profile of a MemberCluster that does not exist."""
+        """Delete the ClusterProfile of a MemberCluster that does not exist."""
         if profile is None or not is_ours(profile):
             return Done()
         try:
@@ -165,7 +168,7 @@ class ClusterProfiles:
     async def _ensure(
         self, member: MemberCluster, profile: ClusterProfile | None
     ) -> ClusterProfile:
-        """Create the profile, or restore its label and display name."""
+        """Create the ClusterProfile of a member, or restore its label and display name."""
         body = profile_document(member.name)
         if profile is None:
             written = await self._client.create(CLUSTER_PROFILES, body)

@@ -34,12 +34,12 @@ from kubeocean.runtime.objects import Json, find_condition, set_condition
 
 __all__ = ["has_profile", "is_ours", "profile_document", "profile_properties", "profile_status"]
 
-_LONGEST_VALUE: Final = 1024  # of a property, by the schema
+_LONGEST_VALUE: Final = 1024  # characters of a property's value, by the schema
 _LONGEST_NAME: Final = 253
 
 
 def has_profile(member: MemberCluster) -> bool:
-    """Whether a member is in the inventory: from its first join until its deletion."""
+    """Whether a member has a ClusterProfile: from its first join until its deletion."""
     if FINALIZER_PROFILE in (member.metadata.finalizers or ()):
         return True
     joined = find_condition(member.status.conditions, MemberCondition.JOINED)
@@ -47,12 +47,12 @@ def has_profile(member: MemberCluster) -> bool:
 
 
 def is_ours(profile: ClusterProfile) -> bool:
-    """Whether the fleet manages this profile; those of other managers are left alone."""
+    """Whether the fleet manages this ClusterProfile; profiles of other managers stay untouched."""
     return profile.spec.cluster_manager.name == CLUSTER_MANAGER
 
 
 def profile_document(member: str) -> Json:
-    """Return the profile of a member without its status."""
+    """Return the ClusterProfile of a member without its status."""
     return {
         "apiVersion": CLUSTER_PROFILES.api_version,
         "kind": CLUSTER_PROFILES.kind,
@@ -72,7 +72,7 @@ def profile_status(
     threshold: timedelta,
     now: datetime,
 ) -> ClusterProfileStatus:
-    """Return the status of a member's profile; `properties` are those that it lists."""
+    """Return the status of a member's ClusterProfile, which lists `properties`."""
     reported = member.status.properties
     health = msgspec.structs.replace(
         control_plane_health(member.status.agent_status, threshold, now),
@@ -93,7 +93,7 @@ def profile_status(
 
 
 def profile_properties(member: MemberCluster) -> tuple[ClusterProperty, ...]:
-    """Return the member's properties that the schema of a profile admits, by name."""
+    """Return the member's properties that the schema of ClusterProfiles admits, by name."""
     return tuple(
         ClusterProperty(name, reported.value, reported.observation_time)
         for name, reported in sorted(member.status.properties.items())
@@ -104,9 +104,9 @@ def profile_properties(member: MemberCluster) -> tuple[ClusterProperty, ...]:
 def _with_known_times(
     properties: tuple[ClusterProperty, ...], profile: ClusterProfile
 ) -> tuple[ClusterProperty, ...]:
-    """Return the properties, those with the same value as before with the time of before.
+    """Return the properties, with the stored times for values that the profile already has.
 
-    A heartbeat that brings the same values then costs no write.
+    A heartbeat with the same values thus causes no write.
     """
     known = {each.name: each for each in profile.status.properties}
     return tuple(

@@ -34,7 +34,7 @@ __all__ = ["MembershipCaches"]
 
 
 class MembershipCaches:
-    """MemberClusters, and the hub's objects for each of them."""
+    """Caches of MemberClusters, and of the hub's objects for each of them."""
 
     def __init__(self, client: Client, *, clock: Clock, metrics: Metrics) -> None:
         self.members: Informer[MemberCluster] = Informer(
@@ -64,23 +64,23 @@ class MembershipCaches:
         }
 
     async def run(self) -> None:
-        """Keep the caches until cancelled."""
+        """Run the informers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
 
     @property
     def has_synced(self) -> bool:
-        """Whether all caches were filled."""
+        """Whether all caches are filled."""
         return all(informer.has_synced for informer in self._informers)
 
     async def synced(self) -> None:
-        """Return when all caches were filled."""
+        """Return when all caches are filled."""
         for informer in self._informers:
             await informer.synced()
 
     def on_change(self, handler: Callable[[Key], object]) -> None:
-        """Call `handler` with the key of a MemberCluster when it or one of its objects changes."""
+        """Call `handler` with a MemberCluster's key when it or an object of it changes."""
 
         def changed(old: Object | None, new: Object | None) -> None:
             obj = new or old
@@ -110,7 +110,7 @@ class MembershipCaches:
         )
 
     def wrote(self, kind: str, obj: Object) -> None:
-        """Record the server's answer to a write of this program."""
+        """Record an object as the server returned it after a write of this program."""
         self._by_kind[kind].wrote(obj)
 
     async def caught_up(self, key: Key) -> bool:

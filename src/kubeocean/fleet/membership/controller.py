@@ -1,9 +1,9 @@
-"""The controller of MemberClusters on the hub: join, copy of reports, health, leave.
+"""The controller of MemberClusters on the hub: join, copy of agent reports, health, leave.
 
-A reconcile reads caches, asks `plan_member` for the next step, and writes the difference. The
+A reconcile reads caches, calls `plan_member` for the next step, and writes the difference. The
 report of a member's agents is copied when its InternalMemberCluster or the generation of the
-MemberCluster has changed, and at no other time: an outside party may write the status of a
-MemberCluster, and its values stay until the agents report again.
+MemberCluster has changed, and at no other time: other programs may write the status of a
+MemberCluster, and their values stay until the agents report again.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ NETWORKING_AGENTS: Final = (
     AgentType.SERVICE_EXPORT_IMPORT,
 )
 FORCE_WAIT: Final = timedelta(minutes=15)
-_WORKERS: Final = 16  # a reconcile waits for the hub only
+_WORKERS: Final = 16  # a reconcile only waits for the hub's API server
 _RECHECK_S: Final = 5.0  # Works may get finalizers while their namespace is being deleted
 _STUCK_AFTER: Final = timedelta(minutes=15)
-# Errors that the next attempt is likely not to meet; all others are shown on the MemberCluster
+# Errors that are likely to be gone at the next attempt; others are shown on the MemberCluster
 _PASSING: Final = (
     AlreadyExists,
     Conflict,
@@ -96,11 +96,11 @@ _audit = get_logger("kubeocean.audit")
 
 @dataclass(slots=True)
 class _MemberRecord:
-    """Facts about one MemberCluster that the controller remembers, by its UID."""
+    """State that the controller keeps of one MemberCluster, by UID, between reconciles."""
 
     # Version of the InternalMemberCluster, generation, and problem that the status was made from
     reported: tuple[tuple[str, str, int] | None, str] | None = None
-    has_warned: bool = False  # that the namespace is not deleted
+    has_warned: bool = False  # whether it warned that the namespace is not deleted
 
 
 class MemberClusters:
@@ -148,12 +148,12 @@ class MemberClusters:
     def _record(self, member: MemberCluster) -> _MemberRecord:
         cached = self.caches.members.get(member.key)
         if cached is None or cached.uid != member.uid:
-            return _MemberRecord()  # no event would make us forget it
+            return _MemberRecord()  # not kept: no event would remove the record
         return self._records.setdefault(member.uid, _MemberRecord())
 
     @property
     def ready(self) -> bool:
-        """Whether all caches were filled."""
+        """Whether all caches of the controller are filled."""
         return self.caches.has_synced
 
     async def run(self) -> None:
@@ -166,7 +166,7 @@ class MemberClusters:
     # Reconciling
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Take the next step for one MemberCluster; show the error of a step that fails."""
+        """Take the next step for one MemberCluster; report a failed step in its status."""
         member = self.caches.members.get(key)
         if member is None:
             return Done()
@@ -231,7 +231,7 @@ class MemberClusters:
         return self._next_check(member)
 
     async def _complete_metadata(self, member: MemberCluster) -> MemberCluster:
-        """Add our finalizer and label; return the member as written."""
+        """Add the hub's finalizer and label to a MemberCluster; return it as written."""
         missing = member_metadata(member)
         if not missing:
             return member
@@ -318,7 +318,7 @@ class MemberClusters:
         return After(_RECHECK_S)
 
     async def _release_works(self, namespace: str) -> None:
-        """Remove all finalizers of a namespace's Works, whose objects stay in the member."""
+        """Remove all finalizers of the Works in a namespace; placed objects stay in the member."""
         body = await self._client.request("GET", WORKS.path(namespace), accept=_METADATA)
         _, works = decode_list(Untyped, body, keep_raw=False)
         for work in works:
@@ -331,7 +331,7 @@ class MemberClusters:
                 )
 
     async def _finalize(self, member: MemberCluster) -> Outcome:
-        """Remove our finalizer once the API server confirms that the namespace is gone."""
+        """Remove the hub's finalizer once the API server confirms that the namespace is gone."""
         try:
             namespace = await self._client.get(NAMESPACES, member_namespace(member.name))
         except NotFound:
@@ -349,7 +349,7 @@ class MemberClusters:
     async def _report(
         self, member: MemberCluster, internal: InternalMemberCluster | None, *, problem: str = ""
     ) -> MemberCluster:
-        """Write the status if it differs; return the member as written."""
+        """Write the MemberCluster's status if it differs; return the MemberCluster as written."""
         record = self._record(member)
         now, generation = self._clock.now(), member.metadata.generation
         version = None

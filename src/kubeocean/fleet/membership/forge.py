@@ -1,7 +1,8 @@
 """The hub's objects for one member: Namespace, Role, RoleBinding and InternalMemberCluster. Pure.
 
-All are controlled by the MemberCluster, so that garbage collection clears them if its finalizers
-are removed by hand. The Role allows a member everything in its own namespace and nothing elsewhere.
+The MemberCluster is the controller of all four, so that they are garbage-collected if its
+finalizers are removed by hand. The Role allows a member everything in its own namespace and nothing
+elsewhere.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 
 class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part of an object."""
+    """Base of structs that are fields of Roles and RoleBindings."""
 
 
 class PolicyRule(_Part, frozen=True):
-    """Rule of a Role."""
+    """A rule of a Role."""
 
     api_groups: tuple[str, ...] | None = None
     resources: tuple[str, ...] | None = None
@@ -66,13 +67,13 @@ class PolicyRule(_Part, frozen=True):
 
 
 class Role(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Role."""
+    """A Role of `rbac.authorization.k8s.io`."""
 
     rules: tuple[PolicyRule, ...] | None = None
 
 
 class RoleReference(_Part, frozen=True):
-    """Role that a RoleBinding grants."""
+    """The reference of a RoleBinding to the Role that it grants."""
 
     api_group: str = ""
     kind: str = ""
@@ -80,7 +81,7 @@ class RoleReference(_Part, frozen=True):
 
 
 class RoleBinding(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A RoleBinding."""
+    """A RoleBinding of `rbac.authorization.k8s.io`."""
 
     role_ref: RoleReference = RoleReference()
     subjects: tuple[RbacSubject, ...] | None = None
@@ -97,7 +98,7 @@ _RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HubObjects:
-    """The objects of one member that the hub has."""
+    """The hub's objects for one member; None for an object that does not exist."""
 
     namespace: Namespace | None = None
     role: Role | None = None
@@ -107,7 +108,7 @@ class HubObjects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectWrite:
-    """An object to create or to apply; `replaced` is deleted before the create."""
+    """An object to create or to apply; `replaced` is the object to delete before the create."""
 
     resource: Resource[Any]
     body: Json
@@ -117,13 +118,13 @@ class ObjectWrite:
 
 
 def is_controlled_by(obj: Object, member: MemberCluster) -> bool:
-    """Whether the MemberCluster is the object's controller."""
+    """Whether the MemberCluster is the object's controlling owner."""
     owner = controller_of(obj)
     return owner is not None and owner.uid == member.uid
 
 
 def member_metadata(member: MemberCluster) -> Json:
-    """Return the metadata that a live MemberCluster lacks: our finalizer, its name as a label."""
+    """Return the metadata that a MemberCluster lacks: the hub's finalizer, its name as a label."""
     missing: Json = {}
     finalizers = member.metadata.finalizers or ()
     if FINALIZER_MEMBER not in finalizers:
@@ -134,7 +135,7 @@ def member_metadata(member: MemberCluster) -> Json:
 
 
 def object_writes(member: MemberCluster, objects: HubObjects) -> list[ObjectWrite]:
-    """Return the writes, in order, after which a live member has all its objects."""
+    """Return the writes, in order, after which a MemberCluster has all its objects on the hub."""
     writes = (
         _namespace(member, objects.namespace),
         _role(member, objects.role),

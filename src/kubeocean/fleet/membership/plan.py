@@ -14,9 +14,9 @@
     live                             of a dead MemberCluster  or terminating         AWAIT_NAMESPACE
     live                             absent or ours                                  JOIN
 
-A namespace is foreign if it lacks the fleet's label or something else controls it. Foreign
+A namespace is foreign if it lacks the fleet's label or has another controlling owner. Foreign
 namespaces are neither written nor deleted. A namespace of an earlier MemberCluster of that name is
-left to the garbage collector: our cache may be older than the MemberCluster that controls it.
+left to the garbage collector: the cache may be older than the MemberCluster that controls it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Step(Enum):
-    """The action for a MemberCluster."""
+    """The action that the hub takes for a MemberCluster."""
 
     NOTHING = auto()
     REFUSE = auto()
@@ -77,7 +77,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A step, what a user should know about it, and when to plan again without an event."""
+    """The next step for a MemberCluster, a message, and when to plan again without an event."""
 
     step: Step
     message: str = ""
@@ -91,7 +91,7 @@ def plan_member(
     force_wait: timedelta,
     now: datetime,
 ) -> Plan:
-    """Return the next step; `expected` are the types of the agents that a member runs."""
+    """Return the next step for a MemberCluster; `expected` are the types of a member's agents."""
     if member.deleting:
         return _plan_leave(member, objects, expected, force_wait, now)
     if problem := name_problem(member.name):
@@ -100,7 +100,7 @@ def plan_member(
 
 
 def name_problem(name: str) -> str:
-    """Return why no namespace can be made for a member of that name; empty if one can."""
+    """Return why no Namespace can exist for a member of that name; empty if one can."""
     if len(name) > LONGEST_MEMBER_NAME:
         return (
             f"the name has {len(name)} characters and may have {LONGEST_MEMBER_NAME}: the namespace"
@@ -186,7 +186,7 @@ def _all_report(agents: Collection[AgentStatus], expected: Collection[str], stat
 def _is_foreign(namespace: Namespace, member: MemberCluster) -> bool:
     if namespace.labels.get(LABEL_FLEET_RESOURCE) != TRUE:
         owner = controller_of(namespace)
-        return owner is None or owner.uid != member.uid  # our label may have been removed
+        return owner is None or owner.uid != member.uid  # the fleet's label may have been removed
     owner = controller_of(namespace)
     return owner is not None and owner.uid != member.uid
 

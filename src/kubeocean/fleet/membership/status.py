@@ -50,7 +50,7 @@ def _of_generation(condition: Condition, generation: int) -> Condition:
 
 
 def _merged(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
-    """Return the conditions with `new`, whose transition time is the agent's."""
+    """Return the conditions with `new` set, keeping the transition time that the agent wrote."""
     if find_condition(conditions, new.type) is None:
         return (*conditions, new)
     return tuple(new if each.type == new.type else each for each in conditions)
@@ -78,7 +78,7 @@ def hub_conditions(
 def with_conditions(
     status: MemberStatus, conditions: Collection[Condition], *, generation: int, now: str
 ) -> MemberStatus:
-    """Return the status with these conditions set."""
+    """Return the status of a MemberCluster with these conditions set."""
     merged = status.conditions
     for condition in conditions:
         merged = set_condition(merged, _of_generation(condition, generation), now=now)
@@ -86,7 +86,7 @@ def with_conditions(
 
 
 class StatusChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of a condition that users get an event about."""
+    """A change of a MemberCluster's condition for which an Event is emitted."""
 
     type: EventType
     reason: str
@@ -94,7 +94,7 @@ class StatusChange(msgspec.Struct, frozen=True, gc=False):
 
 
 def status_changes(before: MemberStatus, after: MemberStatus) -> Iterator[StatusChange]:
-    """Yield the changes of a member's conditions that are worth an event."""
+    """Yield the changes of a MemberCluster's conditions for which an Event is emitted."""
     for type_ in (_READY, _JOINED, MemberCondition.HEALTHY):
         old, new = find_condition(before.conditions, type_), find_condition(after.conditions, type_)
         if new is None or (old is not None and old.reason == new.reason):

@@ -1,8 +1,8 @@
-"""Azure: sizes of nodes, and what a core and a gigabyte of the cluster cost.
+"""Azure: sizes of nodes, and the costs of a core and a gigabyte of the cluster.
 
 The cost of a core is the price of all nodes divided by their cores, that of a gigabyte the same
-price divided by their memory in GiB, both per hour and with three decimals. Nodes of which one has
-no known price give no costs at all; an old price list gives costs with a warning.
+price divided by their memory in GiB, both per hour and with three decimals. If the price of one
+node is unknown, no costs are reported; an old price list gives costs with a warning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NANO: Final = 10**9
 
 
 def sku_counts(nodes: Iterable[NodeResources], now: str) -> dict[str, Json]:
-    """Return one property per size with the number of its nodes."""
+    """Return a property for each node size, with the number of nodes of that size."""
     counts = Counter(node.sku or UNDEFINED_SKU for node in nodes)
     return {
         f"kubernetes.azure.com/vm-sizes/{sku}/count": property_value(str(count), now)
@@ -48,13 +48,13 @@ def sku_counts(nodes: Iterable[NodeResources], now: str) -> dict[str, Json]:
 
 
 def region_of(nodes: Iterable[NodeResources], configured: str = "") -> str:
-    """Return the configured region, else that of the first node that has one."""
+    """Return the configured region, else the region of the first node with a region label."""
     return configured or next((node.region for node in nodes if node.region), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The cost properties, and status, reason and message of the condition about them."""
+    """Cost properties of a cluster, and status, reason and message of the condition about them."""
 
     properties: dict[str, Json]
     status: str
@@ -65,7 +65,7 @@ class Costs:
 def costs_of(
     nodes: Sequence[NodeResources], region: str, prices: PriceList, now: datetime
 ) -> Costs:
-    """Compute what a core and a gigabyte cost in a cluster of these nodes."""
+    """Return the costs of a core and of a gigabyte in a cluster of these nodes."""
     by_sku = {node.sku: prices.price(region, node.sku) for node in nodes}
     unknown = sorted(sku or UNDEFINED_SKU for sku, price in by_sku.items() if price is None)
     if unknown:

@@ -1,7 +1,7 @@
 """Facts about a member's nodes and pods, and the properties that Kubeocean adds from them. Pure.
 
-KubeFleet's properties know CPU and memory. These are added, all as quantities, so that selectors
-and sorters of placements work on them:
+KubeFleet's properties cover CPU and memory. Kubeocean adds the following properties, all as
+quantities, so that selectors and sorters of placements work on them:
 
     kubeocean.io/resources/RESOURCE/capacity      of extended resources, such as nvidia.com/gpu
     kubeocean.io/resources/RESOURCE/allocatable
@@ -10,10 +10,10 @@ and sorters of placements work on them:
     kubeocean.io/zones/ZONE/nodes                 nodes per zone
     kubeocean.io/regions/REGION/nodes             nodes per region
 
-The version and the certificate authority of the cluster are KubeFleet's properties, which only its
-provider `azure` reports; here every provider does. A cluster reports at most 50 names of each
-family, the first ones in alphabetical order: labels of nodes are not ours to limit. `leasing` has
-the properties of members that lend nodes.
+The version and the certificate authority of the cluster are KubeFleet's properties. In KubeFleet
+only the provider `azure` reports them, in Kubeocean every provider. A cluster reports at most 50
+names of each family, the first ones in alphabetical order, because labels of nodes are unlimited.
+`leasing` has the properties of members that lend nodes.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Facts about a cluster at one time.
+    """Nodes, requests, version and leasing of a member cluster at one time.
 
-    `requested` is None where pods are not counted, `leasing` where nothing is known of leasing.
+    `requested` is None if pods are not counted, `leasing` if there are no facts about leasing.
     """
 
     nodes: Sequence[NodeFacts]
@@ -104,7 +104,7 @@ class RequestTotals:
         return dict(self._totals)
 
     def change(self, old: Pod | None, new: Pod | None) -> None:
-        """Handle a change of a pod, as a handler of its informer."""
+        """Update the sums after a change of a pod; a handler for the informer of pods."""
         for pod, sign in ((old, -1), (new, 1)):
             if pod is None:
                 continue
@@ -114,7 +114,7 @@ class RequestTotals:
 
 
 def requests_of(pod: Pod) -> dict[str, Quantity]:
-    """Return the requests of a pod's main containers; none if it has no node or has ended."""
+    """Return the requests of a pod's main containers; empty if it has no node or has ended."""
     if not pod.spec.node_name or pod.status.phase in _ENDED:
         return {}
     requests: dict[str, Quantity] = {}
@@ -126,7 +126,7 @@ def requests_of(pod: Pod) -> dict[str, Quantity]:
 
 
 def identity_properties(facts: ClusterFacts) -> dict[str, str]:
-    """Return the version and the certificate authority of the cluster, as far as known."""
+    """Return the cluster's version and certificate authority as properties, if known."""
     properties = {
         PROPERTY_KUBERNETES_VERSION: facts.version,
         PROPERTY_CERTIFICATE_AUTHORITY: facts.certificate_authority,
@@ -171,7 +171,7 @@ def _extended(written: Mapping[str, Any] | None) -> dict[str, Quantity]:
 
 
 def _is_extended(name: str) -> bool:
-    """Whether this is a resource of a device plugin: its name has a domain of its own."""
+    """Whether a resource name has a domain other than Kubernetes', as of device plugins."""
     domain, slash, resource = name.partition("/")
     is_ours = bool(slash) and not f"{domain}/".endswith(_NATIVE_DOMAIN)
     return is_ours and is_segment(domain) and is_segment(resource)

@@ -70,7 +70,7 @@ class NodeResources:
 
 @dataclass(frozen=True, slots=True)
 class PodRequests:
-    """The requests of a pod; none, if it has no node or has ended."""
+    """The resource requests of a pod; empty if it has no node or has ended."""
 
     requests: Amounts
 
@@ -106,7 +106,7 @@ def _sum(amounts: Iterable[Amounts]) -> dict[str, Quantity]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The `resourceUsage` of a member; `available` is None where it is not collected."""
+    """The `resourceUsage` of a member; `available` is None if pods are not counted."""
 
     capacity: Amounts
     allocatable: Amounts
@@ -128,7 +128,7 @@ def _written(amounts: Amounts) -> dict[str, str]:
 
 
 def usage_of(nodes: Iterable[NodeResources], pods: Iterable[PodRequests] | None) -> Usage:
-    """Sum up nodes and the requests of pods; without pods `available` is None."""
+    """Return the sums over nodes and requests of pods; without pods `available` is None."""
     nodes = list(nodes)
     capacity = _sum(node.capacity for node in nodes)
     allocatable = _sum(node.allocatable for node in nodes)
@@ -140,7 +140,7 @@ def usage_of(nodes: Iterable[NodeResources], pods: Iterable[PodRequests] | None)
 
 
 def is_segment(value: str) -> bool:
-    """Whether a value can be a part of a property's name."""
+    """Whether a value, such as a label of a node, can be a segment of a property's name."""
     try:
         check_label_value(value)
     except ConfigError:
@@ -149,18 +149,21 @@ def is_segment(value: str) -> bool:
 
 
 def property_value(value: str, now: str) -> Json:
-    """Return a property as a status holds it."""
+    """Return a property as a MemberCluster's status holds it: the value and its time."""
     return {"value": value, "observationTime": now}
 
 
 def node_count(nodes: Iterable[NodeResources], now: str) -> dict[str, Json]:
-    """Return the property that every provider reports."""
+    """Return the property with the number of nodes, which every provider reports."""
     return {PROPERTY_NODE_COUNT: property_value(str(sum(1 for _ in nodes)), now)}
 
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """Names of Works by the namespaces that they placed, and the condition of the list."""
+    """Namespaces of a member, each with the name of the Work that placed it, and a condition.
+
+    The condition reports whether the list is complete.
+    """
 
     works: dict[str, str]
     status: str
@@ -169,7 +172,7 @@ class Namespaces:
 
 
 def namespaces_of(namespaces: Iterable[Json]) -> Namespaces:
-    """List namespaces that are not being deleted, in the order of their names."""
+    """Return the namespaces that are not being deleted, in the order of their names."""
     works = {
         namespace["metadata"]["name"]: _work(namespace)
         for namespace in namespaces

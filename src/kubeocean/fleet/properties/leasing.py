@@ -11,7 +11,7 @@ All are quantities, so that selectors and sorters of placements work on them. A 
 no policy has none of them. Of several open windows the one that closes first counts: after it, less
 is lent than now.
 
-Each change of a property lets the scheduler look at placements again, so the seconds do not count
+Each change of a property makes the scheduler evaluate placements again, so the seconds do not count
 down with each heartbeat: they are rounded down, to hours, near the end to minutes.
 """
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 NEVER_CLOSES_S: Final = 31_536_000  # windows repeat weekly, so every other value is smaller
-# Steps of the rounding: from these seconds on, whole multiples of those
+# Steps of the rounding, as pairs: from the first number of seconds on, multiples of the second
 _STEPS: Final = ((7_200, 3_600), (600, 300), (0, 60))
 _MOST: Final = 50
 _RESOURCES: Final = f"{EXTENSION_PROPERTY_PREFIX}resources/"
@@ -46,7 +46,7 @@ _LEASING: Final = f"{EXTENSION_PROPERTY_PREFIX}leasing/"
 
 @dataclass(frozen=True, slots=True)
 class LeasedNode:
-    """A virtual node inside its time window: what it offers, and what its pods request."""
+    """A virtual node inside its time window: its resources, and the requests of its pods."""
 
     offered: Amounts
     requested: Amounts
@@ -54,7 +54,7 @@ class LeasedNode:
 
 @dataclass(frozen=True, slots=True)
 class LeasingFacts:
-    """The virtual nodes of a member, and the calendars of the policies that lend them, `now`."""
+    """The virtual nodes of a member, and the calendars of the policies that lend, at `now`."""
 
     nodes: Sequence[LeasedNode]
     calendars: Sequence[Calendar]
@@ -62,14 +62,14 @@ class LeasingFacts:
 
 
 class LeasingSource(Protocol):
-    """Source of facts about leasing; a syncer's caches."""
+    """Source of facts about leasing, such as the caches of a syncer."""
 
     def leasing(self, now: datetime) -> LeasingFacts | None:
-        """Return the facts; None while they are not known."""
+        """Return the facts about leasing at `now`; None while the caches are not filled."""
 
 
 def leasing_properties(facts: LeasingFacts | None) -> Mapping[str, str]:
-    """Return the properties about leasing; none if nothing is known or no policy lends."""
+    """Return the properties about leasing; empty if `facts` is None or no policy lends."""
     if facts is None or not facts.calendars:
         return {}
     closes = _seconds_until_close(facts.calendars, facts.now)
@@ -88,7 +88,7 @@ def leasing_properties(facts: LeasingFacts | None) -> Mapping[str, str]:
 
 
 def _seconds_until_close(calendars: Sequence[Calendar], now: datetime) -> int | None:
-    """Return the seconds until the first open window closes, rounded; None if none is open."""
+    """Return the seconds until the first open window closes, rounded; None if all are closed."""
     edges = [next_edge(each, now) for each in calendars if within(each, now)]
     if not edges:
         return None

@@ -1,8 +1,8 @@
-"""Prices: what a machine of each size costs per hour, by region.
+"""Prices: the cost of a machine of each size per hour, by region.
 
-Prices are US dollars for Linux, on demand. The list that is built in holds the sizes that the
-fleet's own tests use; `read_prices` reads a longer or newer one from a file. A size whose price is
-not known is worth an error, and not a guess: the costs of the cluster are then not reported at all.
+Prices are US dollars for Linux, on demand. The built-in list holds the sizes that the fleet's own
+tests use; `read_prices` parses a longer or newer list. Unknown prices are not guessed: if the size
+of a node has no price, the costs of its cluster are not reported.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MISSING: Final = 999  # stands for an unknown price in published lists
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Prices per hour by region and size, and when they were published."""
+    """Prices of machines per hour by region and size, and the date of the list."""
 
     published: datetime
     regions: Mapping[str, Mapping[str, Fraction]]
 
     def price(self, region: str, sku: str) -> Fraction | None:
-        """Return the price of a size; None if it is not known.
+        """Return the price of a machine size per hour; None if it is not known.
 
         A region that is not listed has the prices of the fallback region.
         """
@@ -46,7 +46,7 @@ class PriceList:
 
 
 def read_prices(text: bytes) -> PriceList:
-    """Read `{"published": TIME, "regions": {REGION: {SIZE: PRICE}}}`.
+    """Parse a price list: `{"published": TIME, "regions": {REGION: {SIZE: PRICE}}}`.
 
     :raises ConfigError: the text has another form, or a price is not a positive number.
     """

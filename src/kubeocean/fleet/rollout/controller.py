@@ -1,8 +1,8 @@
 """The controller of rollouts: releases the latest resource snapshots to bindings.
 
-It writes the release and the apply strategy into the spec of bindings, deletes bindings that are no
-longer wanted, and sets the condition RolloutStarted of bindings that have to wait to False. The
-controller of Works sets the condition to True together with the other conditions of a release.
+The controller writes the release and the apply strategy into the spec of bindings, deletes
+Unscheduled bindings, and sets the condition RolloutStarted of bindings that have to wait to False.
+The controller of Works sets the condition to True together with the other conditions of a release.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STARTED: Final = "The rollout has started"
 
 
 class Rollout:
-    """Reconciles the releases of placements of both scopes."""
+    """Reconciles the releases of ClusterResourcePlacements and ResourcePlacements."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Rollout:
             self.controller.enqueue(placement)
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Release, hold and remove the bindings of one placement."""
+        """Update, hold back and delete the bindings of one placement."""
         placement = self._caches.placements.get(key)
         if placement is None or placement.deleting:
             return Done()
@@ -95,7 +95,7 @@ class Rollout:
         ]
         if others:
             await self._push_strategy(placement, others)
-            return Done()  # the patched bindings come as events
+            return Done()  # events of the patched bindings follow
         group = usable_group(self._caches.resource_snapshots.of(key))
         if group is None or group.master is None:
             return Done()

@@ -5,9 +5,9 @@ With T clusters wanted,
     deletions and updates now  = |ready| - |ready and being deleted| - (T - maxUnavailable)
     new clusters now           = (T + maxSurge) - |can become ready|
 
-Failed bindings are updated whatever the limits are: they cannot become worse. Then bindings that
-nobody wants are deleted, then others are updated, as long as the first number lasts. Candidates are
-taken in the order of their names.
+Failed bindings are updated regardless of the limits: they cannot become worse. Then Unscheduled
+bindings are deleted, then other bindings are updated, until the first number is used up.
+Candidates are taken in the order of their names.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 
 
 class Release(NamedTuple):
-    """Resource snapshots and overrides for a cluster."""
+    """The resource snapshot and override snapshots that a binding delivers to its cluster."""
 
     snapshot: str
     cluster_overrides: tuple[str, ...] = ()
     overrides: tuple[NamespacedName, ...] = ()
 
     def is_of(self, binding: Binding) -> bool:
-        """Whether a binding has this release."""
+        """Whether a binding's spec has this release."""
         spec = binding.spec
         return self == (
             spec.resource_snapshot_name,
@@ -59,7 +59,7 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """Bindings to change; `again_s` is when another one becomes ready by the passing of time."""
+    """Bindings to change; `again_s` is the time until a further binding becomes ready."""
 
     release: tuple[Binding, ...] = ()
     remove: tuple[Binding, ...] = ()
@@ -69,7 +69,7 @@ class RolloutPlan:
 
 
 def target_number(placement: Placement, bindings: Sequence[Binding]) -> int:
-    """Return how many clusters the placement wants."""
+    """Return the target number of clusters of a placement."""
     policy = placement.spec.policy
     match policy.placement_type:
         case PlacementType.PICK_FIXED:
@@ -87,7 +87,7 @@ def plan(
     strategy: RollingUpdate,
     now: datetime,
 ) -> RolloutPlan:
-    """Decide for all bindings of a placement."""
+    """Return which bindings of a placement are updated, deleted and held back now."""
     ready = leaving = becoming = 0
     waits: list[float] = []
     removals: list[Binding] = []
@@ -101,7 +101,7 @@ def plan(
         state = binding.spec.state
         if state == BindingState.SCHEDULED:
             if not binding.deleting:
-                # The Works of a binding that is being deleted have the same names
+                # The Works of a binding to this cluster that is being deleted have the same names
                 is_blocked = binding.spec.target_cluster in blocked
                 (held if is_blocked else binds).append(binding)
             continue
@@ -134,7 +134,7 @@ def plan(
 
 
 def _number(limit: int | str, target: int) -> int:
-    """Return a limit as a number of clusters; percentages are rounded up."""
+    """Return maxUnavailable or maxSurge as a number of clusters; percentages are rounded up."""
     text = str(limit)
     if text.endswith("%"):
         share = text.removesuffix("%")
@@ -148,7 +148,7 @@ def _is_held(binding: Binding) -> bool:
 
 
 def release_patch(binding: Binding, release: Release, strategy: ApplyStrategy) -> Json:
-    """Return the patch that binds a cluster to a release."""
+    """Return the patch that sets the release and the state Bound of a binding."""
     return {
         "metadata": {"resourceVersion": binding.resource_version},
         "spec": release_spec(release, strategy),
@@ -167,7 +167,7 @@ def release_spec(release: Release, strategy: ApplyStrategy) -> Json:
 
 
 def strategy_spec(strategy: ApplyStrategy) -> Json:
-    """Return an apply strategy that leaves nothing of an earlier one in a merge patch."""
+    """Return an apply strategy for a merge patch that removes all fields of an earlier one."""
     return {
         "allowCoOwnership": None,
         "serverSideApplyConfig": None,

@@ -1,4 +1,4 @@
-"""Readiness of bindings: whether a cluster has what was released to it, cannot have it, or waits.
+"""Readiness of bindings: whether a binding's release is available, has failed, or is in progress.
 
 A condition counts only if it is about the binding's present generation.
 """
@@ -22,8 +22,8 @@ from kubeocean.fleet.steps import fresh
 
 __all__ = ["Readiness", "can_become_ready", "has_failed", "readiness"]
 
-# Reasons that KubeFleet takes for passing. Bindings have other words for a release in progress,
-# so that a slow binding counts as failed: which cluster is updated next depends on it.
+# Reasons that KubeFleet takes for a release in progress. Bindings report other reasons for that,
+# so that a slow binding counts as failed: the choice of the next cluster depends on it.
 _PASSING: Final = frozenset(
     {
         OVERRIDDEN.placement.unknown,
@@ -36,14 +36,14 @@ _CAN_FAIL: Final = (OVERRIDDEN, WORK_SYNCHRONIZED, APPLIED, AVAILABLE)
 
 
 class Readiness(NamedTuple):
-    """Whether a binding is ready; `wait_s` is when it becomes ready by the passing of time."""
+    """Whether a binding is ready; `wait_s`: seconds until it counts as ready without an event."""
 
     ready: bool
     wait_s: float | None = None
 
 
 def readiness(binding: Binding, period_s: int, now: datetime) -> Readiness:
-    """Judge a binding; objects that cannot be tracked count as available after `period_s`."""
+    """Return whether a binding is ready; untrackable objects are available after `period_s`."""
     generation, conditions = binding.metadata.generation, binding.status.conditions
     reported = fresh(conditions, DIFF_REPORTED.name, generation)
     if reported is not None and reported.status == "True":
@@ -71,6 +71,6 @@ def has_failed(binding: Binding) -> bool:
 
 
 def can_become_ready(binding: Binding) -> bool:
-    """Whether the release neither failed nor ended with a report of differences."""
+    """Whether the binding's release has neither failed nor ended with a report of differences."""
     reported = fresh(binding.status.conditions, DIFF_REPORTED.name, binding.metadata.generation)
     return not has_failed(binding) and reported is None

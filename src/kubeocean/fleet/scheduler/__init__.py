@@ -1,9 +1,9 @@
 """The scheduler: decides which member clusters get the objects of a placement.
 
-Pure: nothing here reads a clock, waits, or talks to a server. A controller makes views of the
-objects in its caches (`views`), calls `schedule`, and writes the documents and patches of the
-difference that it returns (`documents`). Views and results are immutable: a controller that has
-more clusters than one turn of the event loop should take calls `schedule` in a thread.
+Pure except for `controller`: no clock is read and no request is sent. The controller makes views of
+the objects in its caches (`views`), calls `schedule`, and writes the documents and patches of the
+returned difference (`documents`). Views and results are immutable: with many clusters the
+controller calls `schedule` in a thread, so that the event loop is not blocked.
 
 A cycle takes one policy snapshot, all member clusters and the bindings of the placement:
 
@@ -18,8 +18,9 @@ A cycle takes one policy snapshot, all member clusters and the bindings of the p
    part by part; of equal scores the larger name is better.
 4. PostBatch and picking (`picking`): with topology spread constraints one cluster at a time, since
    each pick changes the spread; else all at once.
-5. Binding (`bindings`): a picked cluster gets its obsolete or unscheduled binding back, pointed at
-   this policy snapshot, or a new one. Obsolete bindings of other clusters are marked Unscheduled.
+5. Binding (`bindings`): the obsolete or unscheduled binding of a picked cluster is patched to refer
+   to this policy snapshot; without one, a new binding is created. Obsolete bindings of other
+   clusters are marked Unscheduled.
 6. Decisions and the condition Scheduled (`decisions`) become the status of the policy snapshot.
 
 PickAll runs 1, 2, 5, 6; PickN all of them, or none but 1 and 6 if it has enough clusters;
@@ -27,7 +28,7 @@ PickFixed replaces 2 to 4 by its list of names and eligibility (`modes`).
 
 Decisions are sticky: a binding made under the current policy snapshot stays when labels, taints,
 properties or health of its cluster change. A policy change makes all bindings obsolete and starts
-over, with a preference for the clusters of before.
+over, with a preference for clusters that have an obsolete binding.
 
 A value that cannot be read (a property that is no quantity, an unknown operator) rejects one
 cluster or one term and never ends the cycle. A policy that cannot be read at all is left undecided

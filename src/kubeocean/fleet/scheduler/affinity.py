@@ -6,7 +6,7 @@ property that the cluster does not report or whose value is not a quantity. Kube
 whole cycle in these cases; here one bad value affects one cluster.
 
 The score is the sum over the preferred terms whose label selector matches: the weight, or with a
-property sorter the share of it that the value of the cluster earns.
+property sorter the share of the weight that the cluster's value earns.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = ["CLUSTER_AFFINITY", "pre_filter", "pre_score"]
 CLUSTER_AFFINITY: Final = "ClusterAffinity"
 _NO_MATCH: Final = "cluster matches none of the required affinity terms"
 _LONGEST_PROBLEM: Final = 200
-_MOST_REASONS: Final = 4  # so that many invalid terms do not fill a status
+_MOST_REASONS: Final = 4  # limit on reasons in a status, for policies with many invalid terms
 
 
 class _Mismatch(NamedTuple):
-    """Why a term does not match a cluster; `lasting` if the text is stable enough for a status."""
+    """Why an affinity term does not match a cluster; `lasting`: stable enough for a status."""
 
     text: str
     lasting: bool = False
@@ -57,14 +57,14 @@ class _Mismatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _RequiredTerm:
-    """A required term, checked once for all clusters."""
+    """A required affinity term, validated once for all clusters; `problem` if it is invalid."""
 
     labels: LabelSelector | None
     comparisons: tuple[PropertyComparison, ...]
     problem: str | None
 
     def mismatch(self, cluster: MemberView) -> _Mismatch | None:
-        """Return why `cluster` does not match; None if it does."""
+        """Return why `cluster` does not match the term; None if it matches."""
         if self.problem is not None:
             return _Mismatch(f"is invalid: {self.problem}", lasting=True)
         if not _selects(self.labels, cluster):
@@ -113,7 +113,7 @@ def _compile_required(term: ClusterTerm) -> _RequiredTerm:
 
 @dataclass(frozen=True, slots=True)
 class _Preference:
-    """A preferred term, checked once for all clusters."""
+    """A preferred affinity term, validated once for all clusters; `problem` if it is invalid."""
 
     weight: int
     labels: LabelSelector | None
@@ -121,7 +121,7 @@ class _Preference:
     problem: str | None
 
     def earn(self, cluster: MemberView) -> tuple[int, str]:
-        """Return the part of the weight that `cluster` earns, and why."""
+        """Return the part of the term's weight that `cluster` earns, and the reason."""
         if self.problem is not None:
             return 0, f"invalid: {self.problem}"
         if not _selects(self.labels, cluster):
@@ -165,7 +165,7 @@ def _compile_preferred(term: PreferredTerm, cycle: Cycle) -> _Preference:
 
 
 def _read_labels(selector: TermSelector) -> tuple[LabelSelector | None, str | None]:
-    """Return the label selector of a term, or what is wrong with it."""
+    """Return the label selector of an affinity term, or its problem."""
     if isinstance(selector, InvalidSelector):
         return None, f"label selector: {cut(selector.problem, _LONGEST_PROBLEM)}"
     return selector, None

@@ -8,8 +8,8 @@
 | obsolete | was made under another policy snapshot |
 | scheduled, bound | current: made under this policy snapshot, by state |
 
-The first class that fits counts. Current bindings are never withdrawn because a cluster stopped
-matching; they go when their cluster leaves, or when fewer clusters are wanted.
+The first matching class counts. Current bindings are not withdrawn when their cluster stops
+matching the policy, only when the cluster leaves, or when fewer clusters are wanted.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class BindingClasses:
 
     @property
     def current(self) -> tuple[BindingView, ...]:
-        """Return the bindings made under this policy snapshot."""
+        """Return the scheduled and bound bindings, which this policy snapshot made."""
         return self.scheduled + self.bound
 
 
 def classify(
     policy: PolicyView, clusters: Iterable[MemberView], bindings: Iterable[BindingView]
 ) -> BindingClasses:
-    """Sort `bindings` into their classes."""
+    """Return `bindings` by class: deleting, unscheduled, dangling, obsolete, scheduled, bound."""
     staying = {cluster.name for cluster in clusters if not cluster.deleting}
     classes: dict[str, list[BindingView]] = {}
     for binding in sorted(bindings, key=lambda binding: (binding.name, binding.uid)):
@@ -109,9 +109,9 @@ class NewBinding:
 
 @dataclass(frozen=True, slots=True)
 class BindingPatch:
-    """A binding to point at the current policy snapshot; `binding` has the version to patch.
+    """An existing binding to patch so that it refers to the current policy snapshot.
 
-    The annotation previous-binding-state is removed.
+    `binding` has the resourceVersion to patch. The annotation previous-binding-state is removed.
     """
 
     binding: BindingView
@@ -135,7 +135,7 @@ class Unscheduling:
 
 @dataclass(frozen=True, slots=True)
 class BindingChanges:
-    """The changes of a cycle; False if there is nothing to write."""
+    """Changes of bindings that a scheduling cycle makes; False if there is nothing to write."""
 
     to_create: tuple[NewBinding, ...] = ()
     to_patch: tuple[BindingPatch, ...] = ()
@@ -149,10 +149,11 @@ class BindingChanges:
 def settle(
     classes: BindingClasses, policy: PolicyView, picked: Sequence[ClusterDecision]
 ) -> BindingChanges:
-    """Give each picked cluster without a current binding one, and unschedule unused obsolete ones.
+    """Return a binding for each picked cluster without a current one; unschedule unused ones.
 
-    An obsolete or unscheduled binding of the cluster is patched before a new one is made. Of
-    several, an obsolete one is preferred, then one that was Bound, then the smallest name.
+    An obsolete or unscheduled binding of the cluster is patched rather than a new one created. Of
+    several, an obsolete one is preferred, then one that was Bound, then the smallest name. Obsolete
+    bindings of clusters that are not picked are marked Unscheduled.
     """
     wanted = {
         decision.cluster_name: decision
@@ -194,27 +195,27 @@ def _reusable(
 
 
 def _revived_state(binding: BindingView) -> str:
-    """Return the state of a binding whose cluster is picked again."""
+    """Return the new state of an obsolete or unscheduled binding whose cluster is picked again."""
     if binding.state == BindingState.UNSCHEDULED:
         return _live_state(binding.previous_state)
     return _live_state(binding.state)
 
 
 def _live_state(state: str | None) -> str:
-    """Return `state` if a placement can be in it; else Scheduled, from which the rollout binds."""
+    """Return Bound if `state` is Bound; else Scheduled, which the rollout makes Bound."""
     return BindingState.BOUND if state == BindingState.BOUND else BindingState.SCHEDULED
 
 
 def unschedule(bindings: Iterable[BindingView], cause: UnscheduleCause) -> tuple[Unscheduling, ...]:
-    """Mark each of `bindings` Unscheduled for `cause`."""
+    """Return the changes that mark each of `bindings` Unscheduled for `cause`."""
     return tuple(Unscheduling(binding, cause) for binding in bindings)
 
 
 def removal_order(classes: BindingClasses) -> list[BindingView]:
     """Return the current bindings in the order in which a downscale removes them.
 
-    Scheduled ones go before bound ones, since nothing was delivered for them; then those without
-    a score, then those with lower scores, then smaller cluster names.
+    Scheduled bindings come before bound ones, since they have no Works; then bindings without a
+    score, then those with lower scores, then smaller cluster names.
     """
     return sorted(classes.scheduled, key=_worth) + sorted(classes.bound, key=_worth)
 

@@ -54,11 +54,11 @@ __all__ = ["Scheduler"]
 
 _NAME: Final = "fleet-scheduler"
 _WORKERS: Final = 8
-_MANY_CLUSTERS: Final = 200  # of which a cycle takes longer than a turn of the event loop may
+_MANY_CLUSTERS: Final = 200  # a cycle over more clusters would block the event loop for too long
 
 
 class Scheduler:
-    """Reconciles the bindings of placements of both scopes with their policies."""
+    """Reconciles the bindings of ClusterResourcePlacements and ResourcePlacements with policies."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Scheduler:
         self._clock = clock or RealClock()
         self._metrics = SchedulingMetrics(metrics, self._clock)
         self._views: dict[str, MemberView] = {}
-        # By placement: UID and version of its policy snapshot, and the verdicts of that
+        # By placement: UID and version of its policy snapshot, and the snapshot's verdicts
         self._verdicts: dict[Key, tuple[tuple[str, str], Verdicts]] = {}
         self.controller: Controller[Key] = Controller(
             _NAME,
@@ -122,7 +122,7 @@ class Scheduler:
             self.controller.enqueue(placement.key)
 
     def _verdicts_of(self, placement: Key, snapshot: PolicySnapshot) -> Verdicts:
-        """Return the verdicts of a policy, which is compiled once for each version of it."""
+        """Return the verdicts of a policy snapshot, compiled once for each version of it."""
         record = self._verdicts.get(placement)
         version = snapshot.uid, snapshot.resource_version
         if record is None or record[0] != version:
@@ -159,7 +159,7 @@ class Scheduler:
         if placement.deleting:
             return await self._delete(placement)
         if names.FINALIZER_SCHEDULER not in (placement.metadata.finalizers or ()):
-            return Done()  # a policy snapshot follows the finalizers
+            return Done()  # the policy snapshot is created after the finalizers are added
         snapshot = latest_policy(self._caches.policy_snapshots.of(key))
         if snapshot is None:
             return Done()
@@ -206,9 +206,10 @@ class Scheduler:
                 self._caches.policy_snapshots.wrote(written)
 
     def _new_bindings(self, placement: Placement, changes: BindingChanges) -> list[Json]:
-        """Return the bindings to create; with the latest release, if the rollout releases it now.
+        """Return the bindings to create; with the latest release if a rolling update allows it now.
 
-        If a cycle also changes bindings, the rollout releases when it sees all of the changes.
+        If the cycle also patches bindings, the release is left to the rollout controller, which
+        then sees all changes.
         """
         bodies = [binding_document(placement, new, changes.to_release) for new in changes.to_create]
         strategy = placement.spec.strategy
@@ -248,7 +249,7 @@ class Scheduler:
     # Deletion
 
     async def _delete(self, placement: Placement) -> Outcome:
-        """Delete all bindings, then drop the finalizer; their Works may take longer."""
+        """Delete all bindings of a placement, then drop its finalizer; Works may take longer."""
         present = placement.metadata.finalizers or ()
         if names.FINALIZER_SCHEDULER not in present:
             return Done()
@@ -299,10 +300,10 @@ def _policy_marks(snapshot: PolicySnapshot) -> tuple[object, ...]:
 
 
 def _farewell(placement: Placement, binding: Binding) -> Json | None:
-    """Return the last patch of a binding before its deletion; None if it needs none.
+    """Return the patch of a binding before its deletion; None if nothing changes.
 
-    The scheduler's finalizer is dropped. What becomes of placed objects is noted on the binding:
-    the placement may be gone when its Works are deleted.
+    The scheduler's finalizer is dropped. The placement's delete propagation is copied to an
+    annotation: the placement may be gone when the Works of the binding are deleted.
     """
     body = release_patch(view_binding(binding))
     policy = placement.spec.strategy.delete_strategy.propagation_policy

@@ -1,4 +1,4 @@
-"""The scheduling cycle, from the views of stored objects to the changes that it makes."""
+"""The scheduling cycle: computes changes of bindings from views of stored objects."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def schedule(
     bindings: Iterable[BindingView],
     now: datetime,
 ) -> Schedule:
-    """Decide where the placement of `policy` goes.
+    """Decide which clusters the placement of `policy` is placed on.
 
     :param clusters: all member clusters, eligible or not.
     :param bindings: all bindings of the placement, of any policy snapshot and state.
-    :param now: the time by which heartbeats are judged.
+    :param now: the present time, to which the times of heartbeats are compared.
 
-    The order of clusters and bindings does not matter. Whatever the mode, bindings of clusters
-    that left are marked Unscheduled, and bindings under deletion lose the scheduler's finalizer.
+    The order of clusters and bindings does not matter. In every mode, bindings of clusters that
+    left are marked Unscheduled, and bindings under deletion lose the scheduler's finalizer.
     """
     return _run(start_cycle(policy, clusters, bindings, now))
 

@@ -1,4 +1,4 @@
-"""Decisions: the texts of single decisions, the list of them, and the condition Scheduled.
+"""Decisions: the texts of single scheduling decisions, their list, and the condition Scheduled.
 
 The texts are part of KubeFleet's API. The list holds all selected clusters, then up to 20 clusters
 that were not selected, and 1,000 decisions at most.
@@ -48,7 +48,7 @@ def decide_selected(cluster: str, score: ClusterScore | None) -> ClusterDecision
 
 
 def decide_kept(binding: BindingView) -> ClusterDecision:
-    """Return the decision that a current binding carries; a new one if it carries none."""
+    """Return the decision stored in a current binding; a new one if it stores none."""
     decision = binding.decision
     if decision and decision.selected and decision.cluster_name == binding.target_cluster:
         return decision

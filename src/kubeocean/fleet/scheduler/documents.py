@@ -2,8 +2,8 @@
 
 Names, labels, annotations and finalizers are KubeFleet's; `scope_of` gives the kinds, so that one
 function serves ClusterResourcePlacements and ResourcePlacements. Patches are JSON merge patches.
-Each contains the resourceVersion that was decided on: the API server answers a patch of a binding
-that has changed since with a conflict.
+Each contains the resourceVersion of the binding that the cycle read: the API server refuses the
+patch of a binding that has changed since, with a conflict.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def binding_document(
 
 
 def binding_patch(patch: BindingPatch) -> Json:
-    """Return the patch that points a binding at the current policy snapshot."""
+    """Return the patch by which a binding refers to the current policy snapshot."""
     return {
         "metadata": {
             "resourceVersion": patch.binding.resource_version,
@@ -81,7 +81,7 @@ def binding_patch(patch: BindingPatch) -> Json:
 
 
 def _replaced_decision(decision: ClusterDecision) -> Json:
-    """Return a decision that leaves nothing of the old one: a merge patch keeps absent fields."""
+    """Return a decision with nulls for absent fields, which a merge patch would keep."""
     score: Json = {"affinityScore": None, "priorityScore": None}
     if decision.cluster_score is None:
         return document(decision) | {"clusterScore": None}
@@ -102,7 +102,7 @@ def unschedule_patch(unscheduling: Unscheduling) -> Json:
 
 
 def release_patch(binding: BindingView) -> Json | None:
-    """Return the patch that drops the scheduler's finalizer; None if the binding has lost it."""
+    """Return the patch that drops a binding's scheduler finalizer; None if it has none."""
     if names.FINALIZER_BINDING_SCHEDULER not in binding.finalizers:
         return None
     kept = [each for each in binding.finalizers if each != names.FINALIZER_BINDING_SCHEDULER]

@@ -1,9 +1,9 @@
 """Plugins ClusterEligibility and TaintToleration: the clusters that take new placements.
 
-A cluster is eligible while its member agent is alive, joined and healthy. Each of its taints must
-be tolerated by the policy; unlike tolerations of pods, an `Equal` without a key tolerates nothing,
-since the API refuses it. Both concern new decisions: a cluster that becomes ineligible keeps its
-bindings. The texts contain no ages, so that two cycles over the same clusters report the same.
+A cluster is eligible while its member agent sends heartbeats, has joined and is healthy. The policy
+must tolerate each taint; unlike tolerations of pods, an `Equal` without a key tolerates nothing,
+since the API refuses it. Both rules concern new decisions: a cluster that becomes ineligible keeps
+its bindings. The texts contain no ages, so that two cycles over the same clusters give equal texts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNHEALTHY_TIMEOUT: Final = timedelta(minutes=5)
 
 
 def ineligibility(cluster: MemberView, now: datetime) -> str | None:
-    """Return why `cluster` takes no new placements; None if it does. The first reason counts."""
+    """Return the first reason why `cluster` takes no new placements; None if it is eligible."""
     if cluster.deleting:
         return "cluster is leaving the fleet"
     agent = cluster.agent
@@ -48,7 +48,7 @@ def ineligibility(cluster: MemberView, now: datetime) -> str | None:
 
 
 def _passed(since: datetime | None, timeout: timedelta, now: datetime) -> bool:
-    """Whether more than `timeout` has passed; a missing time is infinitely long ago."""
+    """Whether more than `timeout` has passed since `since`; None is infinitely long ago."""
     return since is None or now - since > timeout
 
 

@@ -1,7 +1,7 @@
-"""Explanations: the decision of a cycle on each cluster, with its reasons.
+"""Explanations: the decision of a scheduling cycle on each cluster, with its reasons.
 
 A cycle stops at the first filter that refuses a cluster. `complete` runs all filters on all
-clusters, also on those that the cycle had no need to look at.
+clusters, also on those that the cycle did not have to evaluate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Explanation", "Outcome", "complete", "explain_clusters"]
 
 
 class Outcome(StrEnum):
-    """The decision of a cycle on a cluster."""
+    """The decision of a scheduling cycle on a cluster."""
 
     PICKED = "Picked"  # gets a binding, new or patched
     KEPT = "Kept"  # has a current binding, which stays
@@ -30,19 +30,19 @@ class Outcome(StrEnum):
     NOT_PICKED = "NotPicked"  # passed all filters, others scored higher
     REJECTED = "Rejected"  # refused by a filter
     NOT_FOUND = "NotFound"  # named by a PickFixed policy, but not in the fleet
-    NOT_CONSIDERED = "NotConsidered"  # the cycle had no need to look at the cluster
+    NOT_CONSIDERED = "NotConsidered"  # the cycle did not have to evaluate the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The decision of a cycle on one cluster, with its reasons."""
+    """The decision of a scheduling cycle on one cluster, with its reasons and score."""
 
     cluster: str
     outcome: Outcome
     text: str
     rejections: tuple[Rejection, ...] = ()
     score: ClusterScore | None = None
-    notes: tuple[str, ...] = ()  # how the score came about
+    notes: tuple[str, ...] = ()  # how the score was computed
 
 
 def explain_clusters(
@@ -56,11 +56,11 @@ def explain_clusters(
     notes: Mapping[str, tuple[str, ...]] | None = None,
     otherwise: str = "",
 ) -> tuple[Explanation, ...]:
-    """Explain every cluster of `cycle`; the first argument that names a cluster counts.
+    """Return an explanation of every cluster of `cycle`; the first argument that names it counts.
 
     :param removed: why the binding of a cluster is marked Unscheduled.
-    :param notes: how the score of a cluster came about.
-    :param otherwise: why the cycle had no need to look at the other clusters.
+    :param notes: how the score of a cluster was computed.
+    :param otherwise: why the cycle did not have to evaluate the other clusters.
     """
     removed, rejected, notes = removed or {}, rejected or {}, notes or {}
     decided = {
@@ -94,7 +94,7 @@ def explain_clusters(
 
 
 def complete(cycle: Cycle, explanations: Iterable[Explanation]) -> tuple[Explanation, ...]:
-    """Add all refusals, and to clusters without a score the one that they would get now."""
+    """Add the refusals of all filters, and a present score to clusters without a score."""
     rejections, scorer = all_rejections(cycle), prepare_scorer(cycle, per_batch=True)
     clusters = {cluster.name: cluster for cluster in cycle.clusters}
 
@@ -102,7 +102,7 @@ def complete(cycle: Cycle, explanations: Iterable[Explanation]) -> tuple[Explana
         cluster = clusters.get(explanation.cluster)
         if cluster is None:
             return explanation
-        # A refusal by topology spread depends on the batch: that of the cycle stays.
+        # A refusal by topology spread depends on the batch: the cycle's own refusal stays.
         known = {rejection.plugin for rejection in rejections[cluster.name]}
         own = tuple(item for item in explanation.rejections if item.plugin not in known)
         explanation = replace(explanation, rejections=(*rejections[cluster.name], *own))

@@ -1,8 +1,8 @@
-"""The frame of a scheduling cycle: the inputs of plugins and their results.
+"""Types of a scheduling cycle: the inputs of plugins and their results.
 
-A plugin is prepared once a cycle and then called for each cluster. `pre_filter` returns the filter
-of the cycle, `pre_score` its scorer; None if the plugin does not apply to the policy and is to be
-skipped. `post_batch` limits how many clusters may be picked before scores are computed again.
+A plugin is prepared once per cycle and then called for each cluster. `pre_filter` returns the
+plugin's filter for the cycle, `pre_score` its scorer; None if the plugin does not apply to the
+policy. `post_batch` limits how many clusters may be picked before scores are computed again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The inputs of one cycle: clusters sorted by name, and bindings by class."""
+    """The inputs of one scheduling cycle: clusters sorted by name, and bindings by class."""
 
     policy: PolicyView
     clusters: tuple[MemberView, ...]
@@ -51,9 +51,9 @@ def start_cycle(
     bindings: Iterable[BindingView],
     now: datetime,
 ) -> Cycle:
-    """Put the inputs into the order in which a cycle reads them; of equal names the first counts.
+    """Return the inputs of a cycle, clusters sorted by name; of equal names the first counts.
 
-    The order makes every result independent of the order of the inputs.
+    Sorting makes every result independent of the order of the inputs.
     """
     by_name: dict[str, MemberView] = {}
     for cluster in clusters:
@@ -66,7 +66,7 @@ class Rejection(NamedTuple):
     """The refusal of a cluster by a plugin.
 
     `reasons` are written to the status and contain nothing that changes with each heartbeat.
-    `details` may, and are part of explanations only.
+    `details` may change with heartbeats, and are part of explanations only.
     """
 
     plugin: str
@@ -75,12 +75,12 @@ class Rejection(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the text of the decision on the cluster."""
+        """Return the text of the decision that reports this refusal."""
         return ", ".join(("ClusterUnschedulable", *self.reasons))
 
 
 class AlreadySelected(NamedTuple):
-    """The result for a cluster with a current binding: neither a candidate nor rejected."""
+    """Filter result for a cluster with a current binding: neither a candidate nor rejected."""
 
     plugin: str
 
@@ -93,7 +93,7 @@ class Score(NamedTuple):
     obsolete: int = 0  # 1 if an obsolete binding of the placement is on the cluster
 
     def plus(self, other: Score) -> Score:
-        """Return the sum, part by part."""
+        """Return the sum of two scores, part by part."""
         return Score(
             self.spread + other.spread,
             self.affinity + other.affinity,
@@ -102,12 +102,12 @@ class Score(NamedTuple):
 
     @property
     def published(self) -> ClusterScore:
-        """Return the parts that decisions contain."""
+        """Return the score as decisions contain it: without the part for obsolete bindings."""
         return ClusterScore(affinity_score=self.affinity, priority_score=self.spread)
 
 
 class PartialScore(NamedTuple):
-    """The score that one plugin gives to a cluster, and why."""
+    """The score that one plugin gives to a cluster, with notes on the reasons."""
 
     score: Score
     notes: tuple[str, ...] = ()
@@ -122,8 +122,8 @@ class FilterPlugin(NamedTuple):
 
     name: str
     pre_filter: Callable[[Cycle], Filter | None]
-    per_batch: bool = False  # whether its results change when a cluster is picked
-    of_policy: bool = False  # whether they depend on policy and cluster alone
+    per_batch: bool = False  # whether the plugin's results change when a cluster is picked
+    of_policy: bool = False  # whether the results depend on policy and cluster alone
 
 
 class ScorePlugin(NamedTuple):
@@ -135,7 +135,7 @@ class ScorePlugin(NamedTuple):
 
 
 class PostBatchPlugin(NamedTuple):
-    """A plugin at the point PostBatch; None is no limit."""
+    """A plugin at the point PostBatch, which limits the size of a batch; None is no limit."""
 
     name: str
     post_batch: Callable[[Cycle], int | None]

@@ -1,9 +1,9 @@
-"""Inputs of the scheduler: what it reads of member clusters, policy snapshots and bindings.
+"""Inputs of the scheduler: the fields of member clusters, policy snapshots and bindings it reads.
 
 Each view holds the fields of one API kind that decide where objects are placed, as the API server
-stores them. Views are values: the scheduler reads no clock, no cache and no server. Nothing in a
-view has to be valid: texts that are no quantity, unknown operators and negative numbers are judged
-where they are used, and reject a cluster at most.
+stores them. Views are values: the scheduler reads no clock, no cache and no server. A view may hold
+invalid values: texts that are no quantity, unknown operators and negative numbers are checked where
+they are used, and reject a cluster at most.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A MemberCluster."""
+    """The fields of a MemberCluster that the scheduler reads."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class InvalidSelector:
-    """A label selector that an API server would refuse; selects no cluster."""
+    """A label selector that an API server would refuse; it selects no cluster."""
 
     problem: str
 
@@ -101,7 +101,7 @@ class ClusterTerm:
 
 @dataclass(frozen=True, slots=True)
 class PreferredTerm:
-    """A preferred affinity term."""
+    """A preferred affinity term: weight, label selector and property sorter."""
 
     weight: int
     labels: TermSelector = None
@@ -110,7 +110,7 @@ class PreferredTerm:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """A scheduling policy snapshot. A snapshot without a policy is a PickAll of every cluster."""
+    """The fields of a policy snapshot that the scheduler reads; no policy means PickAll."""
 
     name: str
     namespace: str = ""  # of a ResourcePlacement
@@ -131,7 +131,7 @@ class PolicyView:
 
 @dataclass(frozen=True, slots=True)
 class BindingView:
-    """A ClusterResourceBinding or a ResourceBinding of the placement."""
+    """The fields of a ClusterResourceBinding or ResourceBinding that the scheduler reads."""
 
     name: str
     target_cluster: str

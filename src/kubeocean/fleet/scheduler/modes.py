@@ -1,11 +1,11 @@
 """The placement types: PickAll, PickN and PickFixed.
 
 - PickAll gives a binding to every cluster that passes the filters. It is always fulfilled.
-- PickN keeps its current bindings. With fewer than N it picks the best of the other clusters; with
-  more it removes the least worthy without running any filter; with N it does nothing, even if a
-  better cluster appears. It is fulfilled if it has N.
+- PickN keeps its current bindings. With fewer than N bindings it picks the best of the other
+  clusters; with more it removes the bindings that are first in `removal_order` without running any
+  filter; with N it does nothing, even if a better cluster appears. It is fulfilled if it has N.
 - PickFixed gives a binding to every named cluster that is eligible; affinity and taints do not
-  count. It is fulfilled if all of them are. An empty list decides nothing at all.
+  count. It is fulfilled if all named clusters are eligible. An empty list decides nothing at all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["Schedule", "pick_all", "pick_fixed", "pick_n", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The result of a cycle: changes of bindings, status of the policy snapshot, explanations."""
+    """The result of a scheduling cycle: binding changes, snapshot status, and explanations."""
 
     changes: BindingChanges
     status: SnapshotStatus | None  # None: leave the status as it is
@@ -61,12 +61,12 @@ class Schedule:
 
     @property
     def fulfilled(self) -> bool:
-        """Whether the policy has all the clusters that it wants."""
+        """Whether the policy has all the clusters that it asks for."""
         return self.status is not None and self.status.condition.status == "True"
 
 
 def undecided(cycle: Cycle, problem: str) -> Schedule:
-    """Return the result of a cycle that cannot decide: no binding changes for the policy's sake."""
+    """Return the result of a cycle that cannot decide because of `problem`; bindings stay as is."""
     explanations = explain_clusters(cycle, kept=cycle.bindings.current, otherwise=problem)
     return Schedule(BindingChanges(), None, explanations, problem)
 
@@ -126,10 +126,10 @@ def _upscale(cycle: Cycle, wanted: int) -> Schedule:
 
 
 def _downscale(cycle: Cycle, wanted: int) -> Schedule:
-    """Remove obsolete bindings and the least worthy current ones; no filter is run.
+    """Remove obsolete bindings and surplus current ones in `removal_order`; run no filter.
 
-    The decisions of the last cycle on clusters that were not selected stay, so that a cycle that
-    has nothing to do gives an equal status.
+    The decisions of the last cycle on clusters that were not selected stay, so that a cycle
+    without changes gives an equal status.
     """
     names = {cluster.name for cluster in cycle.clusters}
     earlier = [
@@ -160,7 +160,7 @@ def _downscale(cycle: Cycle, wanted: int) -> Schedule:
 
 
 def pick_fixed(cycle: Cycle, names: Iterable[str]) -> Schedule:
-    """Pick the clusters of these names, in this order."""
+    """Pick the clusters with these names, in this order, if they are eligible."""
     clusters = {cluster.name: cluster for cluster in cycle.clusters}
     valid: list[ClusterDecision] = []
     invalid: list[ClusterDecision] = []
@@ -204,7 +204,7 @@ def pick_fixed(cycle: Cycle, names: Iterable[str]) -> Schedule:
 
 
 def _selected(changes: BindingChanges, current: Iterable[BindingView]) -> list[ClusterDecision]:
-    """Return the decisions on selected clusters: new bindings, patched, scheduled, bound ones."""
+    """Return the decisions on selected clusters, by binding: new, patched, scheduled, bound."""
     return [
         *(item.decision for item in changes.to_create),
         *(item.decision for item in changes.to_patch),
@@ -213,7 +213,7 @@ def _selected(changes: BindingChanges, current: Iterable[BindingView]) -> list[C
 
 
 def _rejected(rejections: Mapping[str, Rejection]) -> list[ClusterDecision]:
-    """Return the decisions on refused clusters, by name."""
+    """Return the decisions on refused clusters, sorted by name."""
     return [decide_rejected(name, rejections[name]) for name in sorted(rejections)]
 
 

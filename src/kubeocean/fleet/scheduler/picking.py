@@ -31,7 +31,7 @@ class PickCandidate(NamedTuple):
 
 
 class ScoredCluster(NamedTuple):
-    """A candidate with the score that it had in its batch."""
+    """A candidate cluster with the score that it had in its batch."""
 
     score: Score
     name: str
@@ -39,7 +39,7 @@ class ScoredCluster(NamedTuple):
 
 
 class Picks(NamedTuple):
-    """The result of all batches; scores and refusals of the rest are those of the last batch."""
+    """The result of all batches; clusters not picked have the score or refusal of the last one."""
 
     picked: tuple[ScoredCluster, ...]  # in the order of the picks
     not_picked: tuple[ScoredCluster, ...]  # best first

@@ -7,7 +7,8 @@
   SamePlacementAffinity, TopologySpreadConstraints |
 | PreScore, Score | ClusterAffinity, SamePlacementAffinity, TopologySpreadConstraints |
 
-The first filter that refuses a cluster ends its cycle. Plugins of a few lines are in this module.
+After the first filter that refuses a cluster, no other filter runs on that cluster. Plugins of a
+few lines are in this module.
 """
 
 from __future__ import annotations
@@ -139,9 +140,9 @@ POST_BATCH: Final = (PostBatchPlugin(spread.TOPOLOGY_SPREAD, spread.post_batch),
 
 
 class Filtered(NamedTuple):
-    """The clusters that pass all filters, and the first refusal of each cluster that does not.
+    """The clusters that pass all filters, and the first refusal of each refused cluster.
 
-    A cluster with a current binding is in neither, unless an earlier filter refused it.
+    A cluster with a current binding is in neither list, unless an earlier filter refused it.
     """
 
     passed: tuple[MemberView, ...]
@@ -187,7 +188,7 @@ def _prepare(cycle: Cycle, plugins: Iterable[FilterPlugin]) -> list[Filter]:
 
 
 def prepare_scorer(cycle: Cycle, *, per_batch: bool) -> Scorer:
-    """Return the sum of the scorers; those that change with each batch only if `per_batch`."""
+    """Return the sum of all scorers; those whose results change per batch if `per_batch`."""
     plugins = [plugin for plugin in SCORERS if per_batch or not plugin.per_batch]
     prepared = (plugin.pre_score(cycle) for plugin in plugins)
     scorers = [scorer for scorer in prepared if scorer is not None]
@@ -205,6 +206,6 @@ def prepare_scorer(cycle: Cycle, *, per_batch: bool) -> Scorer:
 
 
 def batch_limit(cycle: Cycle) -> int | None:
-    """Return the smallest limit that a plugin sets to a batch; None if there is none."""
+    """Return the smallest limit that a plugin sets to the size of a batch; None if no limit."""
     limits = (plugin.post_batch(cycle) for plugin in POST_BATCH)
     return min((limit for limit in limits if limit is not None), default=None)

@@ -50,7 +50,7 @@ _LONGEST_QUOTE: Final = 80
 
 
 def cut(text: str, length: int) -> str:
-    """Return `text`, shortened to `length` characters with an ellipsis for what is missing."""
+    """Return `text`, shortened to `length` characters; an ellipsis marks the cut."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
@@ -68,7 +68,7 @@ class Gap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property name, resolved to the map of a cluster that holds it."""
+    """A property name, resolved to the map of a MemberCluster's status that holds the property."""
 
     name: str
     table: Callable[[MemberView], Mapping[str, str]]
@@ -76,7 +76,7 @@ class Property:
 
     @classmethod
     def parse(cls, name: str) -> Property | None:
-        """Resolve `name`; None if it is a resource property of an unknown form."""
+        """Resolve a property's name; None if it is a resource property of an unknown form."""
         if not name.startswith(RESOURCE_PROPERTY_PREFIX):
             return cls(name, lambda cluster: cluster.properties, name)
         amount, _, resource = name.removeprefix(RESOURCE_PROPERTY_PREFIX).partition("-")
@@ -93,7 +93,7 @@ class Property:
                 return None
 
     def read(self, cluster: MemberView) -> Quantity | Gap:
-        """Return the value that `cluster` reports."""
+        """Return the property's value that `cluster` reports, or why there is none."""
         text = self.table(cluster).get(self.key)
         if text is None:
             return Gap.MISSING
@@ -105,19 +105,19 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class PropertyComparison:
-    """A valid property requirement."""
+    """A validated property requirement: property, operator and value."""
 
     property: Property
     operator: str
     expected: Quantity
 
     def holds(self, actual: Quantity) -> bool:
-        """Whether `actual` meets the requirement."""
+        """Whether the value `actual` meets the requirement."""
         return _COMPARISONS[self.operator](actual.nano, self.expected.nano)
 
 
 def compile_requirement(requirement: PropertyRequirement) -> PropertyComparison | str:
-    """Return the comparison that `requirement` describes, or what is wrong with it."""
+    """Return the comparison that `requirement` describes, or the problem of the requirement."""
     name = Property.parse(requirement.name)
     if name is None:
         return _malformed(requirement.name)
@@ -140,14 +140,14 @@ class ValueRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A valid property sorter, with the range of its property over all clusters."""
+    """A validated property sorter, with the range of its property over all clusters."""
 
     property: Property
     descending: bool
     range: ValueRange | None  # None: no cluster reports the property
 
     def share(self, weight: int, actual: Quantity) -> int:
-        """Return the part of `weight` that a cluster with the value `actual` gets.
+        """Return the part of `weight` that a cluster gets whose property has the value `actual`.
 
         Descending gives the whole weight to the largest value, Ascending to the smallest. The
         share is rounded to a whole number, halves away from zero. It is 0 if all values are equal.
@@ -161,7 +161,7 @@ class Ranking:
 
 
 def compile_sorter(sorter: PropertySorter, clusters: Iterable[MemberView]) -> Ranking | str:
-    """Return the ranking that `sorter` describes over `clusters`, or what is wrong with it."""
+    """Return the ranking of `clusters` that `sorter` describes, or the problem of the sorter."""
     name = Property.parse(sorter.name)
     if name is None:
         return _malformed(sorter.name)

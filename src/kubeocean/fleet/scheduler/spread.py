@@ -51,12 +51,12 @@ __all__ = [
 TOPOLOGY_SPREAD: Final = "TopologySpreadConstraints"
 VIOLATION_SCORE: Final = -1000
 
-Domains = tuple[str | None, ...]  # of a cluster, one for each constraint; None: has no such label
+Domains = tuple[str | None, ...]  # of a cluster, one for each constraint; None: without the label
 
 
 @dataclass(frozen=True, slots=True)
 class DomainCounts:
-    """The current bindings in each domain of one constraint."""
+    """Numbers of current bindings in each topology domain of one constraint."""
 
     constraint: TopologySpreadConstraint
     counts: Mapping[str, int]
@@ -89,19 +89,19 @@ def _count(
 
 
 class SpreadRules:
-    """The score of each domain at given counts; a domain without one is closed."""
+    """Spread scores of topology domains at given counts; a domain without a score is full."""
 
     def __init__(self, counted: Sequence[DomainCounts]) -> None:
         self._constraints = tuple(domain_counts.constraint for domain_counts in counted)
         self._scores = tuple(_scores(domain_counts) for domain_counts in counted)
 
     def domains_of(self, cluster: MemberView) -> Domains:
-        """Return the domains that `cluster` is in."""
+        """Return the topology domain of `cluster` for each constraint."""
         labels = cluster.labels
         return tuple(labels.get(constraint.topology_key) for constraint in self._constraints)
 
     def score(self, domains: Domains) -> int | None:
-        """Return the spread score of a cluster in `domains`; None if it would be rejected."""
+        """Return the spread score of a cluster in `domains`; None if the cluster is rejected."""
         total = 0
         for domain, scores in zip(domains, self._scores, strict=True):
             if domain is None:
@@ -142,13 +142,13 @@ def _scores(counted: DomainCounts) -> Mapping[str, int | None]:
 
 
 def _skew_change(count: int, smallest: int, largest: int, single_smallest: bool) -> int:
-    if count == largest:  # which it also is if all are equal
+    if count == largest:  # also if all counts are equal
         return 1
     return -1 if count == smallest and single_smallest else 0
 
 
 def spread_rules(cycle: Cycle) -> SpreadRules:
-    """Return the rules at the counts with which the cycle begins."""
+    """Return the spread rules for the bindings with which the cycle begins."""
     current = cycle.bindings.current_clusters
     return SpreadRules(count_domains(cycle.policy.spread, cycle.clusters, current))
 
@@ -159,12 +159,12 @@ def post_batch(cycle: Cycle) -> int | None:
 
 
 def _is_preference(constraint: TopologySpreadConstraint) -> bool:
-    """Whether a violation lowers the score; with any other value the cluster is rejected."""
+    """Whether a violation only lowers the score (ScheduleAnyway) rather than reject a cluster."""
     return constraint.when_unsatisfiable == UnsatisfiableAction.SCHEDULE_ANYWAY
 
 
 def pre_filter(cycle: Cycle) -> Filter | None:
-    """Return the filter by DoNotSchedule constraints; None if the policy has none."""
+    """Return the filter by DoNotSchedule constraints; None if the policy has no such constraint."""
     if all(_is_preference(constraint) for constraint in cycle.policy.spread):
         return None
     rules = spread_rules(cycle)
@@ -172,7 +172,7 @@ def pre_filter(cycle: Cycle) -> Filter | None:
 
 
 def pre_score(cycle: Cycle) -> Scorer | None:
-    """Return the scorer by all constraints; None if the policy has none."""
+    """Return the scorer by all topology spread constraints; None if the policy has none."""
     if not cycle.policy.spread:
         return None
     rules = spread_rules(cycle)

@@ -1,10 +1,10 @@
 """Triggers: which changes of a member cluster start a new cycle, and of which placements.
 
-Changes that could only make a cluster less suitable start nothing: decisions once made under a
-policy stay. A cluster under deletion starts nothing until it is really gone.
+Changes that could only make a cluster less suitable start no cycle: decisions once made under a
+policy stay. A cluster under deletion starts no cycle until its MemberCluster is gone.
 
-The usage of a cluster changes with most heartbeats. `Verdicts` spares placements the cycles that
-would decide as before.
+The usage of a cluster changes with most heartbeats. `Verdicts` avoids cycles that would decide as
+before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Trigger", "Verdicts", "concerns", "trigger"]
 
 
 class Trigger(Enum):
-    """How far a change of a member cluster reaches."""
+    """Which placements a change of a member cluster concerns."""
 
     NONE = "none"
     CHANGED = "changed"  # placements that may want the cluster now
@@ -33,7 +33,7 @@ class Trigger(Enum):
 
 
 def trigger(old: MemberView | None, new: MemberView | None, now: datetime) -> Trigger:
-    """Compare two versions of a cluster; None is a cluster that does not exist."""
+    """Return which placements the change of a cluster concerns; None: it does not exist."""
     if new is None:
         return Trigger.NONE if old is None else Trigger.GONE
     # A new cluster is never eligible: its agent has not joined.
@@ -58,7 +58,7 @@ def _is_relevant(old: MemberView, new: MemberView, now: datetime) -> bool:
 
 
 def concerns(change: Trigger, placement_type: str, *, fulfilled: bool) -> bool:
-    """Whether a placement has to be scheduled again after `change` of some cluster.
+    """Whether a placement has to be scheduled again after `change` of a cluster.
 
     `fulfilled` is the condition Scheduled of its policy snapshot. PickAll and PickFixed are
     always concerned, PickN only while it lacks clusters.
@@ -69,7 +69,7 @@ def concerns(change: Trigger, placement_type: str, *, fulfilled: bool) -> bool:
 
 
 class Verdicts:
-    """Verdicts of one policy on single clusters, without regard to its bindings.
+    """Results of one policy's filters for single clusters, without regard to its bindings.
 
     PickAll and a PickN that lacks clusters take every cluster that passes the filters, and
     PickFixed every eligible cluster of its list. So a cycle decides as before if the filters
@@ -85,14 +85,14 @@ class Verdicts:
             self._filters = policy_filters(policy)
 
     def differ(self, old: MemberView, new: MemberView, now: datetime) -> bool:
-        """Whether a cycle may decide otherwise after this change of a cluster."""
+        """Whether a cycle may decide differently after a cluster changed from `old` to `new`."""
         if self._fixed is not None and new.name not in self._fixed:
             return False
         if ineligibility(old, now) != ineligibility(new, now):
             return True
         if self._fixed is not None:
             return False
-        # Labels are the domains of topology spread, too, which other clusters share.
+        # Labels are also the domains of topology spread and affect decisions on other clusters.
         return old.labels != new.labels or any(
             _reasons(check(old)) != _reasons(check(new)) for check in self._filters
         )

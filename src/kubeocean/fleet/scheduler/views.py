@@ -1,10 +1,10 @@
-"""Views of stored objects: what the scheduler reads of the API's structs.
+"""Views of stored objects: the fields of the API's structs that the scheduler reads.
 
-The structs of both scopes are the same, so one function serves ClusterResourcePlacements and
-ResourcePlacements. A controller makes the view of a MemberCluster once for each change of it.
+ClusterResourcePlacements and ResourcePlacements have the same structs, so one function serves both.
+A controller makes the view of a MemberCluster once for each change of the MemberCluster.
 
 Values of the API that cannot be read are kept as they are or count as missing: a label selector
-that an API server would refuse selects no cluster, a time that is no time is infinitely long ago.
+that an API server would refuse selects no cluster, an unreadable time is infinitely long ago.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["view_binding", "view_member", "view_policy"]
 
 
 def view_member(cluster: MemberCluster) -> MemberView:
-    """Return what the scheduler reads of a MemberCluster."""
+    """Return the fields of a MemberCluster that the scheduler reads."""
     status, usage = cluster.status, cluster.status.resource_usage
     return MemberView(
         cluster.name,
@@ -71,7 +71,7 @@ def _texts(quantities: Mapping[str, int | str]) -> dict[str, str]:
 
 
 def view_policy(snapshot: PolicySnapshot) -> PolicyView:
-    """Return what the scheduler reads of a policy snapshot.
+    """Return the fields of a policy snapshot that the scheduler reads.
 
     The number of clusters and the generation of the placement are annotations of the snapshot.
     """
@@ -113,7 +113,7 @@ def _view_term(term: ClusterSelectorTerm) -> ClusterTerm:
 
 
 def view_binding(binding: Binding) -> BindingView:
-    """Return what the scheduler reads of a binding."""
+    """Return the fields of a binding that the scheduler reads."""
     spec, decision = binding.spec, binding.spec.cluster_decision
     return BindingView(
         binding.name,

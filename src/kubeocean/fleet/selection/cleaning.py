@@ -1,9 +1,9 @@
 """Cleaning: the form in which an object of the hub is placed.
 
-Removed is what the hub's server or controllers have set and the member's will set themselves: the
-object's identity and history, its status, its owners, a Service's addresses and node ports, the
-labels by which a Job finds its pods. Labels, finalizers and all other annotations stay. Two objects
-whose cleaned forms are equal place the same, so a change of status makes no new snapshot.
+Fields that the hub's server or controllers have set, and that the member's will set again, are
+removed: the object's identity and history, its status, its owners, a Service's addresses and node
+ports, the labels by which a Job finds its pods. Labels, finalizers and all other annotations stay.
+A change of removed fields, such as the status, causes no new snapshot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JOB_LABELS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 
 
 def clean(obj: Json) -> Json:
-    """Return the object as it is placed; the given one is left alone."""
+    """Return a copy of a hub's object as it is placed, without fields that belong to the hub."""
     cleaned = copy.deepcopy({name: value for name, value in obj.items() if name != "status"})
     metadata = _part(cleaned, "metadata")
     _remove(metadata, *SERVER_SET_METADATA)
@@ -59,7 +59,7 @@ def _clean_job(spec: Json) -> None:
 
 
 def _part(parent: Json, name: str) -> Json:
-    """A nested object to be changed; an unconnected one if there is none."""
+    """Return the nested object `name` for changes in place; an unconnected one if absent."""
     part: Any = parent.get(name)
     return part if isinstance(part, dict) else {}
 

@@ -1,8 +1,9 @@
 """Kinds that the hub serves, as far as they can be selected.
 
-The discovery of an API server may be incomplete while the server starts, or while a server behind
-it does not answer. A kind that is missing there for a moment must not look as if all of its objects
-were deleted: it counts as gone only if its CustomResourceDefinition or its APIService is gone.
+The discovery of an API server may be incomplete while the server starts, or while an aggregated
+server does not answer. A kind that is briefly missing in discovery must not look as if all of its
+objects were deleted: it counts as gone only if its CustomResourceDefinition or its APIService is
+gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["ServedKinds"]
 
 @dataclass(frozen=True, slots=True)
 class ServedKinds:
-    """The kinds of the hub; `defined` are those of CustomResourceDefinitions."""
+    """The kinds that the hub serves; `defined` are those of CustomResourceDefinitions."""
 
     resources: Mapping[GroupVersionKind, Resource[Untyped]] = field(default_factory=dict)
     preferred: frozenset[GroupVersionKind] = frozenset()  # of each kind one version
@@ -35,7 +36,7 @@ class ServedKinds:
         definitions: Container[str],
         services: Container[str],
     ) -> ServedKinds:
-        """Return the kinds after another reading of discovery, which has preferred versions first.
+        """Return the kinds after discovery was read again; `served` has preferred versions first.
 
         :param definitions: names of the hub's CustomResourceDefinitions.
         :param services: names of its APIServices, which API servers make for each of their groups.
@@ -60,7 +61,7 @@ class ServedKinds:
         )
 
     def undiscovered(self, definitions: Iterable[str]) -> list[str]:
-        """Return the CustomResourceDefinitions without a kind that the server serves."""
+        """Return the CustomResourceDefinitions whose kind is missing in discovery."""
         known = {_definition_name(resource) for resource in self.resources.values()}
         return sorted(name for name in definitions if name not in known)
 

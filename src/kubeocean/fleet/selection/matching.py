@@ -1,7 +1,7 @@
-"""Matching: which queries an object answers, and which changes of an object concern its content.
+"""Matching: which queries select an object, and which changes of an object concern its content.
 
-Objects are known here by their metadata alone. A cached object has a digest in the place of its
-annotations, without those that are not placed.
+Only the metadata of objects is read. A cached object has a digest of its annotations in their
+place; the digest leaves out annotations that are not placed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _BYTES: Final = 8
 
 
 def matches(query: Query, obj: Untyped) -> bool:
-    """Whether the query selects an object of its kind."""
+    """Whether a selection query selects `obj`, an object of the query's kind."""
     if query.namespace and query.namespace != obj.namespace:
         return False
     return query.name == obj.name if query.name else query.labels.matches(obj.labels)
 
 
 def concerns_content(old: Untyped | None, new: Untyped | None) -> bool:
-    """Whether a change of an object may change what is placed.
+    """Whether a change of an object may change its placed form.
 
-    The generation of most kinds moves with the spec. Of kinds without a generation each change
-    counts.
+    The generation of most kinds increases with each change of the spec. For kinds without a
+    generation each change counts.
     """
     if old is None or new is None:
         return True
@@ -54,7 +54,7 @@ def _content_marks(obj: Untyped) -> tuple[object, ...]:
 
 
 def with_digest(obj: Untyped) -> Untyped:
-    """Return an object for the cache: a digest stands for its annotations."""
+    """Return an object for the cache, with a digest in the place of its annotations."""
     placed = {
         name: value for name, value in obj.annotations.items() if name not in UNPLACED_ANNOTATIONS
     }
@@ -69,7 +69,7 @@ def _digest(texts: Mapping[str, str]) -> str:
 
 
 def metadata_document(api_version: str, kind: str, obj: Untyped) -> Json:
-    """Return what is known of an object, as the rules of selection read it."""
+    """Return the cached metadata of an object as a document, for the rules of selection."""
     metadata: Json = {"name": obj.name, "namespace": obj.namespace, "labels": dict(obj.labels)}
     if obj.deleting:
         metadata["deletionTimestamp"] = obj.metadata.deletion_timestamp

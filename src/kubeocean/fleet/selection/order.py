@@ -1,9 +1,9 @@
-"""Order: how the selected objects stand in a snapshot, a Work and a status.
+"""Order of the selected objects in a snapshot, a Work and a status.
 
-The order is fixed by kind, what others depend on first, and the same for the same objects, so that
-equal selections give equal snapshots. It is part of what users see; the applier in the member has
-an order of its own. A long list is split into parts that an API server can store: each part becomes
-a resource snapshot, and each snapshot a Work.
+Objects are sorted by kind, kinds that others depend on first. The order is the same for the same
+objects, so that equal selections give equal snapshots. Users see this order in statuses; the
+applier in the member has an order of its own. A long list is split into parts that an API server
+can store: each part becomes a resource snapshot, and each snapshot a Work.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ Rank = tuple[int, str, str, str]
 
 
 def rank(kind: GroupVersionKind, namespace: str, name: str) -> Rank:
-    """Return the key by which objects are sorted; no two objects have the same.
+    """Return the unique key by which selected objects are sorted.
 
-    Known kinds stand in their order, then by group and version; all others follow by the text of
+    Known kinds come in their order, then by group and version; all others follow by the text of
     their group, version and kind.
     """
     place = _PLACE.get(kind.kind)
@@ -74,7 +74,7 @@ def rank(kind: GroupVersionKind, namespace: str, name: str) -> Rank:
 
 
 def in_order(objects: Iterable[Json]) -> list[Json]:
-    """Return the objects in their order."""
+    """Return the objects sorted by `rank`."""
 
     def key(obj: Json) -> Rank:
         metadata: Json = obj.get("metadata") or {}
@@ -88,9 +88,9 @@ def in_order(objects: Iterable[Json]) -> list[Json]:
 def split(
     objects: Sequence[T], size_of: Callable[[T], int], limit: int = SNAPSHOT_BYTES
 ) -> tuple[tuple[T, ...], ...]:
-    """Cut the list into parts whose sizes add up to `limit` at most, keeping its order.
+    """Split the list into parts whose sizes add up to `limit` at most, keeping its order.
 
-    A part is filled before the next one begins. An object that is larger by itself stands alone.
+    A part is filled before the next one begins. An object larger than `limit` gets its own part.
     There is always a first part, empty if the list is.
     """
     parts: list[list[T]] = [[]]

@@ -1,8 +1,8 @@
-"""Reader: the content of a placement's selection, read from the hub.
+"""Reader: reads the objects that placements select from the hub.
 
-The metadata of selected kinds is watched, and only of those. A change that may concern the content
-of a placement is reported to the handlers of `on_change`. `read` evaluates the selectors against
-the watched metadata, and reads whole objects only in versions that it has not read before.
+Only the metadata of selected kinds is watched. A change that may concern the content of a placement
+is reported to the handlers of `on_change`. `read` evaluates the selectors against the watched
+metadata, and reads only those objects in full whose version it has not read before.
 
 New kinds appear with CustomResourceDefinitions and APIServices: a change of one of these makes the
 reader read the server's discovery again. While a placement names a kind that the server does not
@@ -56,18 +56,18 @@ _API_SERVICES: Final = Resource(
 _ENDPOINTS: Final = GroupVersionKind("", "v1", "Endpoints")
 _READABLE: Final = frozenset({"get", "list", "watch"})
 _MOST_GETS: Final = 20  # objects of a kind in a namespace; more are listed
-_MANY: Final = 200  # objects; cleaning more takes longer than a turn of the event loop may
+_MANY: Final = 200  # objects; cleaning more would block the event loop for too long
 _SYNC_S: Final = 10.0  # for the first listing of a kind
-_INCOMPLETE_S: Final = 30.0  # for which a definition without a kind holds up the first reading
+_INCOMPLETE_S: Final = 30.0  # for which a definition whose kind is not served delays the first read
 _POLL_S: Final = 10.0  # while a placement names an unknown kind
-_SETTLE_S: Final = (0.5, 2.0, 5.0)  # a server offers a new kind some time after its definition
+_SETTLE_S: Final = (0.5, 2.0, 5.0)  # a server serves a new kind some time after its definition
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionSettings:
-    """Kinds and namespaces that are placed, as the flags of the hub set them."""
+    """Which kinds and namespaces may be placed, as the flags of the hub set them."""
 
     apis: ApiFilter = field(default_factory=ApiFilter)
     namespaces: NamespaceFilter = field(default_factory=NamespaceFilter)
@@ -84,7 +84,7 @@ class _Selection:
 
 
 class SelectionReader:
-    """Reads what placements select, and reports when that may have changed."""
+    """Reads the objects that placements select, and reports when they may have changed."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class SelectionReader:
         self._by_resource: dict[Resource[Untyped], GroupVersionKind] = {}
         self._stale = asyncio.Event()
         self._selections: dict[Key, _Selection] = {}
-        # Namespaces that are deleted, with their UIDs, until the cache shows it
+        # Namespaces that are deleted, with their UIDs, until the cache shows the deletion
         self._deleted: dict[str, str] = {}
-        # By placement, namespaces in which selected objects vanished
+        # By placement, namespaces in which selected objects were deleted
         self._shrunk: dict[Key, set[str]] = {}
         self._handlers: list[Callable[[Key], None]] = []
         # Encoded: decoded objects take several times the memory that the limit allows for
@@ -129,7 +129,7 @@ class SelectionReader:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return the components that a service runs."""
+        """Return the informers and loops of the reader, for a service to run."""
         return (
             self._namespaces,
             self._definitions,
@@ -143,7 +143,7 @@ class SelectionReader:
         self._handlers.append(handler)
 
     def forget(self, placement: Key) -> None:
-        """Stop watching for a placement that is gone."""
+        """Stop watching for a deleted placement."""
         self._selections.pop(placement, None)
         self._shrunk.pop(placement, None)
         self._pool.need(placement, ())
@@ -174,7 +174,7 @@ class SelectionReader:
         try:
             wanted = queries(selectors, placement.key, hub)
         except ConfigError:
-            self._follow(placement, (), hub)  # a namespace or a kind that appears may cure it
+            self._follow(placement, (), hub)  # a new namespace or kind may make the selectors valid
             raise
         self._follow(placement, wanted, hub)
         await self._synced(self._needs(wanted))
@@ -190,10 +190,10 @@ class SelectionReader:
         return await in_thread(choose, many=len(contents) > _MANY)
 
     async def _check_namespaces(self, namespaces: Iterable[str]) -> None:
-        """Note those of the namespaces that are deleted, or being deleted.
+        """Record which of the namespaces are deleted, or being deleted.
 
-        Objects that vanish may be the first that is seen of the deletion of their namespace; its
-        own event comes on another watch. A placement shall not lose them one by one.
+        Deletions of objects may be seen before the deletion of their namespace, which comes on
+        another watch. A placement must not lose the objects of a namespace one by one.
         """
         for name in filter(None, namespaces):
             cached = self._namespaces.get(Key("", name))
@@ -362,7 +362,7 @@ class SelectionReader:
     # Content
 
     async def _contents_of(self, wanted: Iterable[Query]) -> list[tuple[Resource[Untyped], bytes]]:
-        """Return the encoded objects that each query selects; as often as queries select them."""
+        """Return the encoded objects that the queries select; repeated if several select one."""
         chosen: list[tuple[Resource[Untyped], Untyped]] = []
         for query in wanted:
             resource = self._kinds.resources.get(query.kind)
@@ -384,7 +384,7 @@ class SelectionReader:
         for resource, obj in chosen:
             content = contents[resource, obj.key]
             if content is None:
-                # Deleted, and its event follows; or a server that does not offer the kind just now
+                # Deleted, and its event follows; or the server does not serve the kind just now
                 raise ServerTimeout(f"{resource} {obj.key} could not be read")
             encoded.append((resource, content))
         return encoded
@@ -447,7 +447,7 @@ class SelectionReader:
 
 
 def _decoded(resource: Resource[Untyped], raw: bytes) -> Json:
-    """Return an object; items of a list have neither apiVersion nor kind."""
+    """Decode an object, and add apiVersion and kind, which items of a list lack."""
     content: Json = msgspec.json.decode(raw)
     return content | {"apiVersion": resource.api_version, "kind": resource.kind}
 

@@ -1,9 +1,9 @@
 """Rules: namespaces, kinds and objects that are never placed.
 
-Namespaces of Kubernetes and of the fleet are not the users'. Kinds are left out that make sense
-only in their own cluster (pods, nodes, events, leases, metrics) and the fleet's own, except
-envelopes. Among the objects of other kinds those are left out that a controller of the hub made
-from another object: a controller of the member will make them there.
+Namespaces of Kubernetes and of the fleet are not placed. Kinds are left out that make sense only in
+their own cluster (pods, nodes, events, leases, metrics) and the fleet's own kinds, except
+envelopes. Of other kinds, objects are left out that a controller of the hub made from another
+object: a controller of the member will make them in the member.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NEVER_KINDS: Final = frozenset({("", "Event"), ("", "Node"), ("", "Pod")})
 
 
 class GroupVersionKind(NamedTuple):
-    """A kind in one version of its API."""
+    """Group, version and kind of objects."""
 
     group: str
     version: str
@@ -67,7 +67,7 @@ class ApiFilter:
     """Kinds that are placed: all but those never placed and those that the settings exclude.
 
     Each entry is a group, version and kind of which `*` matches everything. With `allowed` only
-    what matches an entry is placed.
+    kinds that match an entry are placed.
     """
 
     skipped: tuple[GroupVersionKind, ...] = ()
@@ -137,9 +137,9 @@ def _is_version(text: str) -> bool:
 def is_placeable(obj: Json, *, hub_runs_workloads: bool, services: Container[Key]) -> bool:
     """Whether an object of an allowed kind is placed.
 
-    `hub_runs_workloads` (`--enable-workload`) means that volume claims of the hub are bound to its
-    volumes, so none is placed. `services` are those of the hub: Endpoints of the same name belong
-    to them.
+    `hub_runs_workloads` (`--enable-workload`) means that PersistentVolumeClaims of the hub are
+    bound to its volumes, so that none is placed. `services` are the Services of the hub: Endpoints
+    of the same name belong to them and are not placed.
     """
     metadata: Json = obj.get("metadata") or {}
     if metadata.get("deletionTimestamp"):

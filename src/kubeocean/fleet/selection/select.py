@@ -1,15 +1,16 @@
-"""Select: which objects the resource selectors of a placement mean.
+"""Select: which objects the resource selectors of a placement select.
 
-`queries` turns selectors into reads of the hub, and `selected` turns what was read into the content
-of a snapshot.
+`queries` turns selectors into reads of the hub, and `selected` turns the objects that were read
+into the content of a snapshot.
 
-A ClusterResourcePlacement selects cluster-scoped objects. A namespace comes with everything in it
-(`NamespaceWithResources`, the default), alone (`NamespaceOnly`), or with what the other selectors
-name in it (`NamespaceWithResourceSelectors`). A ResourcePlacement selects in its own namespace.
+A ClusterResourcePlacement selects cluster-scoped objects. A namespace is placed with all objects in
+it (`NamespaceWithResources`, the default), alone (`NamespaceOnly`), or with the objects that the
+other selectors name in it (`NamespaceWithResourceSelectors`). A ResourcePlacement selects in its
+own namespace.
 
 Some selections are mistakes, which raise a ConfigError: a namespace by its reserved name, an object
-twice, a kind of the wrong scope. Others select nothing: a name that nothing has, a kind that is
-never placed or that the hub does not have yet.
+twice, a kind of the wrong scope. Others select nothing: a name that no object has, a kind that is
+never placed or that the hub does not serve yet.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NAMESPACE: Final = GroupVersionKind("", "v1", "Namespace")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Objects to read: one by its name, or all that the labels select."""
+    """Objects of one kind to read: one by its name, or all that the labels select."""
 
     kind: GroupVersionKind
     namespace: str = ""  # empty for kinds that are cluster-scoped
@@ -48,7 +49,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class HubKinds:
-    """The hub's kinds, and its namespaces that are not being deleted, with their labels."""
+    """The kinds that the hub serves, and its namespaces (not being deleted) with labels."""
 
     kinds: Mapping[GroupVersionKind, bool]  # whether the kind is namespaced
     preferred: Container[GroupVersionKind]  # of each kind one version
@@ -58,7 +59,7 @@ class HubKinds:
 
 
 def queries(selectors: Iterable[Json], placement: Key, hub: HubKinds) -> tuple[Query, ...]:
-    """Return what to read for a placement; a key with a namespace is a ResourcePlacement's.
+    """Return the reads for a placement; `placement` with a namespace is a ResourcePlacement.
 
     :raises ConfigError: the selectors contradict each other, the scope, or a reserved name.
     """
@@ -90,7 +91,7 @@ def _kind(selector: Json) -> GroupVersionKind:
 
 
 def _which(selector: Json) -> tuple[str, LabelSelector]:
-    """Return the name and the labels of a selector; neither means every object."""
+    """Return the name and the label selector of a resource selector; neither: every object."""
     if name := selector.get("name"):
         return name, EVERYTHING
     labels = selector.get("labelSelector")
@@ -108,7 +109,7 @@ def _check_scope(kind: GroupVersionKind, namespaced: bool, placement: Key, names
 
 
 def _chosen_namespace(selectors: Iterable[Json], hub: HubKinds) -> str:
-    """The namespace whose content the other selectors name; empty if there is none."""
+    """Return the namespace selected with NamespaceWithResourceSelectors; empty if none is."""
     for selector in selectors:
         if (
             _kind(selector) == NAMESPACE
@@ -155,7 +156,7 @@ def _is_allowed(namespace: str, hub: HubKinds) -> bool:
 def selected(
     objects: Iterable[Json], *, hub_runs_workloads: bool, services: Container[Key]
 ) -> list[Json]:
-    """Return the content of a snapshot, from everything that the queries found.
+    """Return the content of a snapshot from all objects that the queries have read.
 
     :raises ConfigError: two selectors select the same object.
     """

@@ -1,7 +1,7 @@
 """Contents of resource snapshots, read on demand.
 
-The cache of snapshots has metadata only. What a snapshot holds does not change, so that one read
-serves all bindings of a placement, and its status.
+The cache of snapshots has metadata only. The content of a snapshot does not change, so that one
+read serves all bindings of a placement, and its status.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _RawSpec(Part, frozen=True):
 
 
 class _RawSnapshot(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A resource snapshot with its objects as they are encoded."""
+    """A resource snapshot whose objects are kept encoded, as JSON."""
 
     spec: _RawSpec = _RawSpec()
 
@@ -44,14 +44,14 @@ _decode_identity = msgspec.json.Decoder(_Identity).decode
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContent:
-    """The objects of one resource snapshot, encoded."""
+    """The objects of one resource snapshot, encoded as JSON."""
 
     objects: tuple[msgspec.Raw, ...]
     identifiers: tuple[ResourceIdentifier, ...]
 
 
 def identifiers(objects: tuple[msgspec.Raw, ...]) -> tuple[ResourceIdentifier, ...]:
-    """Return the identities of encoded objects."""
+    """Return the ResourceIdentifiers of encoded objects."""
     found = []
     for raw in objects:
         identity = _decode_identity(raw)
@@ -69,20 +69,20 @@ def identifiers(objects: tuple[msgspec.Raw, ...]) -> tuple[ResourceIdentifier, .
 
 
 class SnapshotContents:
-    """Reads and keeps the contents of resource snapshots."""
+    """Reads the contents of resource snapshots from the hub, and keeps recent ones in memory."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._recent: RecentContents[SnapshotContent] = RecentContents()
 
     def keep(self, snapshot: Object, objects: tuple[msgspec.Raw, ...]) -> None:
-        """Keep the content of a snapshot that this program wrote."""
+        """Keep the content of a resource snapshot that this program wrote."""
         content = SnapshotContent(objects, identifiers(objects))
         size = sum(len(bytes(raw)) for raw in objects)
         self._recent.put(snapshot.uid, str(snapshot.metadata.generation), content, size)
 
     async def of(self, snapshot: Untyped) -> SnapshotContent:
-        """Return the content of a snapshot.
+        """Return the content of a resource snapshot, read from the hub unless it is kept.
 
         :raises NotFound: the snapshot does not exist any more.
         """
@@ -98,7 +98,7 @@ class SnapshotContents:
         )
 
     async def identifiers_of(self, group: Group) -> tuple[ResourceIdentifier, ...]:
-        """Return the identities of all objects of a group, in their order."""
+        """Return the ResourceIdentifiers of all objects in a group of snapshots, in their order."""
         listed: list[ResourceIdentifier] = []
         for snapshot in group.members:
             listed += (await self.of(snapshot)).identifiers

@@ -1,9 +1,9 @@
-"""The controller of snapshots: selects the objects of a placement, and writes both kinds of
+"""The controller of snapshots: selects the objects of a placement, and writes policy and resource
 snapshots.
 
-It also adds the finalizers of a placement, both in one patch, and drops its own when all snapshots
-are gone. The result of a selection, an error of the user included, is kept in memory for the
-controller that writes the status of placements.
+The controller also adds the finalizers of a placement, both in one patch, and drops its own when
+all snapshots are gone. The result of a selection, an error of the user included, is kept in memory
+for the controller that writes the status of placements.
 
 The Controller gate holds a placement back until the caches show all writes for it.
 """
@@ -52,13 +52,13 @@ __all__ = ["SelectionResult", "Snapshots", "selected_namespace"]
 _NAME: Final = "fleet-snapshots"
 _WORKERS: Final = 8
 _FINALIZERS: Final = (names.FINALIZER_PLACEMENT, names.FINALIZER_SCHEDULER)
-_MANY_OBJECTS: Final = 200  # encoding more takes longer than a turn of the event loop may
-_USER_ERROR_S: Final = 1800.0  # a mistake of the user is looked at again by then
+_MANY_OBJECTS: Final = 200  # encoding more would block the event loop for too long
+_USER_ERROR_S: Final = 1800.0  # until a selection with a mistake of the user is tried again
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionResult:
-    """Result of selecting for one version of a placement; `error` is a mistake of its user."""
+    """Result of selecting objects for one generation of a placement; `error`: a user's mistake."""
 
     uid: str
     generation: int
@@ -66,7 +66,7 @@ class SelectionResult:
 
 
 class Snapshots:
-    """Reconciles the snapshots of placements of both scopes."""
+    """Reconciles the snapshots of ClusterResourcePlacements and ResourcePlacements."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class Snapshots:
         reader.on_change(self.controller.enqueue)
 
     def result(self, placement: Placement) -> SelectionResult | None:
-        """Return the result for this version of a placement; None if there is none yet."""
+        """Return the selection result for this generation of a placement; None if not known yet."""
         result = self._results.get(placement.key)
         version = placement.uid, placement.metadata.generation
         return result if result and (result.uid, result.generation) == version else None
 
     def on_result(self, handler: Callable[[Key], None]) -> None:
-        """Call `handler` with each placement whose selection has another result."""
+        """Call `handler` with the key of a placement whenever its selection result changes."""
         self._handlers.append(handler)
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
@@ -128,7 +128,7 @@ class Snapshots:
                 self.controller.enqueue(placement)
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Bring the snapshots of one placement up to date."""
+        """Create, relabel and prune the snapshots of one placement, or delete them with it."""
         placement = self._caches.placements.get(key)
         if placement is None:
             self._reader.forget(key)
@@ -138,7 +138,7 @@ class Snapshots:
             return await self._delete(placement)
         if not set(_FINALIZERS) <= set(placement.metadata.finalizers or ()):
             await self._add_finalizers(placement)
-            return Done()  # the patched placement comes as an event
+            return Done()  # an event of the patched placement follows
         try:
             _check_namespace(placement)
             objects = await self._reader.read(placement)
@@ -159,7 +159,7 @@ class Snapshots:
                     raise
                 self._report(placement, f"the selected objects cannot be stored: {error}")
                 return After(_USER_ERROR_S)
-        # Last: the scheduler gives new bindings the release that it finds
+        # Last: the scheduler gives new bindings the latest release that exists
         await self._ensure_policy(placement)
         self._report(placement)
         return outcome
@@ -186,7 +186,7 @@ class Snapshots:
         self._caches.placements.wrote(written)
 
     async def _delete(self, placement: Placement) -> Outcome:
-        """Delete all snapshots, then drop the finalizer."""
+        """Delete all snapshots of a placement, then drop its finalizer."""
         present = placement.metadata.finalizers or ()
         if names.FINALIZER_PLACEMENT not in present:
             return Done()

@@ -34,7 +34,7 @@ _ENVELOPES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SelectedContent:
-    """The objects that a placement selects, encoded, and split into snapshots."""
+    """The objects that a placement selects, encoded as JSON, and split into snapshots."""
 
     hash: str
     parts: tuple[tuple[msgspec.Raw, ...], ...]
@@ -42,7 +42,7 @@ class SelectedContent:
 
 
 def selected_content(objects: Sequence[Json]) -> SelectedContent:
-    """Encode the selected objects, which are in their order."""
+    """Encode the selected, sorted objects, and split them into snapshots."""
     encoded = [msgspec.Raw(canonical(obj)) for obj in objects]
     return SelectedContent(
         content_hash({"selectedResources": encoded}),
@@ -52,7 +52,7 @@ def selected_content(objects: Sequence[Json]) -> SelectedContent:
 
 
 def policy_document(placement: Placement, index: int) -> Json:
-    """Return the policy snapshot of a placement's present policy."""
+    """Return the policy snapshot to create for a placement's present policy."""
     scope = scope_of(placement.key)
     policy = document(placement.spec.policy)
     digest = policy_hash(policy)
@@ -75,7 +75,7 @@ def policy_document(placement: Placement, index: int) -> Json:
 def resource_document(
     placement: Placement, index: int, content: SelectedContent, part: int
 ) -> Json:
-    """Return one resource snapshot of a group; part 0 is the master."""
+    """Return one resource snapshot to create; part 0 is the master of the group."""
     scope = scope_of(placement.key)
     if part == 0:
         metadata = _metadata(placement, names.resource_snapshot(placement.name, index))

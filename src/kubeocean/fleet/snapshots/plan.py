@@ -1,11 +1,11 @@
-"""Plans for snapshots: which one counts, which are made, relabelled and pruned.
+"""Plans for snapshots: which one is the latest, which are created, relabelled and pruned.
 
 A placement keeps at most `revisionHistoryLimit` policy snapshots and as many groups of resource
 snapshots. Old ones are pruned before a new one is created. Indexes grow by one and are not used
-twice, also if a content returns.
+twice, also if an earlier content is selected again.
 
 A group of resource snapshots is a master and its sub-snapshots. The master is created first and
-says how many snapshots the group has; until all of them exist the group cannot be used. Only
+has the number of snapshots in an annotation; until all of them exist the group cannot be used. Only
 masters have the label `is-latest-snapshot`.
 """
 
@@ -53,14 +53,14 @@ class PolicyPlan:
     """Writes for the policy snapshots of a placement, in this order."""
 
     prune: tuple[PolicySnapshot, ...] = ()
-    demote: tuple[PolicySnapshot, ...] = ()  # no longer the latest
+    demote: tuple[PolicySnapshot, ...] = ()  # snapshots that are no longer the latest
     reuse: PolicySnapshot | None = None
-    patch: Json | None = None  # metadata of the reused one
-    create: int | None = None  # index of the new one
+    patch: Json | None = None  # metadata of the reused snapshot
+    create: int | None = None  # index of the new snapshot
 
 
 def latest_policy(snapshots: Iterable[PolicySnapshot]) -> PolicySnapshot | None:
-    """Return the policy snapshot that counts: the latest by its label, else the highest index."""
+    """Return the latest policy snapshot: by its label, else the one with the highest index."""
     return max(
         snapshots,
         key=lambda snapshot: (_is_latest(snapshot.labels), _index(snapshot.labels, _POLICY)),
@@ -71,7 +71,7 @@ def latest_policy(snapshots: Iterable[PolicySnapshot]) -> PolicySnapshot | None:
 def plan_policy(
     placement: Placement, snapshots: Sequence[PolicySnapshot], bindings: Iterable[Binding] = ()
 ) -> PolicyPlan:
-    """Decide on the snapshot for the placement's present policy.
+    """Return the writes after which the latest policy snapshot has the present policy.
 
     The number of clusters is no part of a policy: it is an annotation, so that scaling keeps the
     decisions of the scheduler.
@@ -133,7 +133,7 @@ def _policy_patch(snapshot: PolicySnapshot, placement: Placement) -> Json | None
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The resource snapshots of one index."""
+    """The resource snapshots of a placement that have one index: a master and sub-snapshots."""
 
     index: int
     master: Untyped | None
@@ -157,10 +157,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long changes of selected objects are collected before a new group is made."""
+    """How long changes of selected objects are collected before new resource snapshots."""
 
     collection: timedelta = timedelta()
-    interval: timedelta = timedelta()  # between two groups
+    interval: timedelta = timedelta()  # between two groups of snapshots
 
     @property
     def none(self) -> bool:
@@ -169,7 +169,7 @@ class Delays:
 
 @dataclass(frozen=True, slots=True)
 class ReuseGroup:
-    """The latest group has the selected content; `patch` is for the metadata of its master."""
+    """Plan: the latest group has the selected content; `patch` is for its master's metadata."""
 
     group: Group
     demote: tuple[Untyped, ...] = ()
@@ -178,7 +178,7 @@ class ReuseGroup:
 
 @dataclass(frozen=True, slots=True)
 class CompleteGroup:
-    """The latest group has the selected content and lacks sub-snapshots."""
+    """Plan: the latest group has the selected content and lacks sub-snapshots, to be created."""
 
     group: Group
     missing: tuple[int, ...]  # sub-indexes
@@ -186,7 +186,7 @@ class CompleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class WaitForChanges:
-    """Further changes are collected before a new group is made."""
+    """Plan: further changes are collected before a new group of snapshots is created."""
 
     group: Group
     seconds: float
@@ -195,7 +195,7 @@ class WaitForChanges:
 
 @dataclass(frozen=True, slots=True)
 class CreateGroup:
-    """A new group is made, after pruning and relabelling others."""
+    """Plan: a new group of snapshots is created, after pruning and relabelling others."""
 
     index: int
     prune: tuple[Untyped, ...] = ()
@@ -227,7 +227,7 @@ def _group(index: int, snapshots: Iterable[Untyped]) -> Group:
 
 
 def latest_group(snapshots: Iterable[Untyped]) -> Group | None:
-    """Return the group that counts: the latest by its master's label, else the highest index."""
+    """Return the latest group of snapshots: by its master's label, else the highest index."""
     return max(
         groups(snapshots),
         key=lambda group: (
@@ -239,7 +239,7 @@ def latest_group(snapshots: Iterable[Untyped]) -> Group | None:
 
 
 def usable_group(snapshots: Iterable[Untyped]) -> Group | None:
-    """Return the latest group if all of its snapshots exist."""
+    """Return the latest group of snapshots if all of them exist; else None."""
     latest = latest_group(snapshots)
     return latest if latest is not None and latest.is_complete else None
 
@@ -254,7 +254,7 @@ def plan_resources(
     delays: Delays,
     now: datetime,
 ) -> ResourcePlan:
-    """Decide on the group for the selected content, which has `parts` snapshots."""
+    """Return how the latest group gets the selected content, which takes `parts` snapshots."""
     ours = groups(each for each in snapshots if _is_owned(each, placement))
     latest = latest_group(each for each in snapshots if _is_owned(each, placement))
     if latest is not None and latest.master is not None and latest.content_hash == content_hash:
@@ -270,7 +270,7 @@ def plan_resources(
         wait = _wait(latest, delays, now)
         if wait is not None:
             return wait
-    # A group that was never completed is of no use to anyone
+    # A group that was never completed cannot be used
     useless = [group for group in ours if group == latest and not group.is_complete]
     useful = [group for group in ours if group not in useless]
     kept = placement.spec.revision_history_limit - 1
@@ -295,7 +295,7 @@ def _reuse(latest: Group, ours: Iterable[Group]) -> ReuseGroup:
 
 
 def _wait(latest: Group, delays: Delays, now: datetime) -> WaitForChanges | None:
-    """Return the time to wait for a new group; None if it has passed."""
+    """Return how long to wait before a new group is created; None if the delay has passed."""
     assert latest.master is not None
     detected = stored_instant(latest.master.annotations.get(_DETECTED))
     created = stored_instant(latest.master.metadata.creation_timestamp)
@@ -314,7 +314,7 @@ def _wait(latest: Group, delays: Delays, now: datetime) -> WaitForChanges | None
 def _used_indexes(
     placement: Placement, snapshots: Iterable[Untyped], bindings: Iterable[Binding]
 ) -> list[int]:
-    """Return the indexes that were used, also by snapshots that are pruned."""
+    """Return the indexes of all snapshots, also pruned ones that bindings or statuses name."""
     observed = [placement.status.observed_resource_index] + [
         entry.observed_resource_index for entry in placement.status.placement_statuses
     ]
@@ -329,7 +329,7 @@ def _used_indexes(
 
 
 def index_in_name(placement: str, snapshot: str) -> int:
-    """Return the index in the name of a placement's snapshot; -1 if it has none."""
+    """Return the index in the name of a placement's snapshot; -1 if the name has no index."""
     rest = snapshot.removeprefix(f"{placement}-")
     if rest == snapshot:
         return -1
@@ -359,7 +359,7 @@ def _is_owned(snapshot: PolicySnapshot | Untyped, placement: Placement) -> bool:
 
 
 def _labelled_latest(snapshots: Iterable[ObjectT], latest: ObjectT | None) -> tuple[ObjectT, ...]:
-    """Return the snapshots other than `latest` that have the label of the latest."""
+    """Return the snapshots other than `latest` that have the label `is-latest-snapshot`."""
     return tuple(
         snapshot for snapshot in snapshots if snapshot is not latest and _is_latest(snapshot.labels)
     )

@@ -1,5 +1,5 @@
-"""Status of placements: the state on each cluster, and over all of them.
+"""Status of placements: the state on each cluster, and over all clusters.
 
-`clusters` makes the entry of each cluster, `placement` the conditions over all entries, `mirror`
+`clusters` builds the entry of each cluster, `placement` the conditions over all entries, `mirror`
 the copy in a namespace that its users can read, and `controller` writes.
 """

@@ -1,4 +1,4 @@
-"""Entries of a placement's status: its state on each picked cluster, and clusters that it lacks.
+"""Entries of a placement's status: its state on each picked cluster, and missing clusters.
 
 All conditions have the generation of the placement. A condition of a binding that is not about the
 binding's present generation counts as Unknown.
@@ -42,7 +42,7 @@ def cluster_entries(
     index_of: Callable[[str], str],
     now: str,
 ) -> tuple[ClusterPlacementStatus, ...]:
-    """Return the entries of picked clusters, and then of clusters that the placement lacks.
+    """Return the status entries of picked clusters, and then one per missing cluster.
 
     :param latest: name and index of the latest resource snapshot of a rolling update.
     :param index_of: returns the index of a resource snapshot by its name; empty if it is pruned.
@@ -110,7 +110,7 @@ def _unknown(step: Step) -> Judgement:
 
 
 def _held(binding: Binding, step: Step) -> Judgement:
-    """Judge a binding that has an older release than the latest."""
+    """Return the state of a step for a binding that has an older release than the latest."""
     generation = binding.metadata.generation
     started = fresh(binding.status.conditions, ROLLOUT_STARTED.name, generation)
     if step is ROLLOUT_STARTED and started is not None and started.status == "False":
@@ -156,7 +156,7 @@ def _entry(
 def _with_details(
     entry: ClusterPlacementStatus, binding: Binding, statuses: Mapping[str, str]
 ) -> ClusterPlacementStatus:
-    """Add the overrides of the release, and the objects that deviate."""
+    """Return the entry with the release's overrides, and failed, drifted and differing objects."""
     spec, status = binding.spec, binding.status
     has_failed = "False" in (statuses.get(APPLIED.name), statuses.get(AVAILABLE.name))
     is_compared = statuses.get(DIFF_REPORTED.name) == "True"
@@ -179,9 +179,10 @@ def _with_details(
 def _lacking(
     placement: Placement, decisions: Sequence[ClusterDecision], picked: int, now: str
 ) -> tuple[ClusterPlacementStatus, ...]:
-    """Return an entry for each cluster that is wanted and was not picked.
+    """Return a status entry, without a cluster's name, for each cluster that the placement lacks.
 
-    Each has the reason of one rejected cluster, so that there are at most as many.
+    Each entry has the reason of one rejected cluster, so that there are at most as many entries
+    as rejected clusters.
     """
     policy = placement.spec.policy
     match policy.placement_type:

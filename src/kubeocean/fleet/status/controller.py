@@ -1,8 +1,8 @@
-"""The controller of placement statuses: writes what all the other controllers have achieved.
+"""The controller of placement statuses: reports the progress of the other placement controllers.
 
-A status is written as a whole, and at most so often that a placement on many clusters does not
-cause one write of the placement for each of them. The copy in a namespace is written first: the
-condition about it is part of the placement's status.
+A status is written as a whole, at an interval that grows with the number of clusters: a placement
+on many clusters does not cause one write for each cluster. The copy in a namespace is written
+first: the condition about the copy is part of the placement's status.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = ["Statuses"]
 _NAME: Final = "fleet-status"
 _WORKERS: Final = 8
 _INTERVAL_S: Final = 0.2  # between two writes of one status
-_MANY_CLUSTERS: Final = 100  # of which a status takes longer than a turn of the event loop may
+_MANY_CLUSTERS: Final = 100  # a status of more clusters would block the event loop for too long
 _INTERVAL_PER_CLUSTER_S: Final = 0.002
 
 
@@ -67,7 +67,7 @@ class _Record:
 
 
 class Statuses:
-    """Reconciles the status of placements of both scopes."""
+    """Reconciles the status of ClusterResourcePlacements and ResourcePlacements."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Statuses:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Bring the status of one placement up to date."""
+        """Write the status of one placement, if it differs."""
         placement = self._caches.placements.get(key)
         if placement is None:
             self._records.pop(key, None)
@@ -145,7 +145,7 @@ class Statuses:
             return Done()
         result = self._snapshots.result(placement)
         if placement.deleting or result is None:
-            return Done()  # a result comes as an event
+            return Done()  # the selection result enqueues the placement again
         left_s = self._left_s(placement)
         if left_s > 0:
             return After(left_s)
@@ -183,7 +183,7 @@ class Statuses:
         )
 
     async def _status(self, placement: Placement, now: str) -> PlacementStatus | None:
-        """Return the status as the caches show it; None while the caches are incomplete."""
+        """Return a placement's status computed from the caches; None while they are incomplete."""
         snapshot = latest_policy(self._caches.policy_snapshots.of(placement.key))
         resource_snapshots = self._caches.resource_snapshots.of(placement.key)
         by_name = {

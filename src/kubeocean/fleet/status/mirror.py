@@ -1,7 +1,7 @@
 """Copy of a ClusterResourcePlacement's status in the namespace that it places.
 
-Users who may read one namespace only see there how their namespace is placed. The condition that
-tells whether the copy is up to date is no part of the copy.
+Users who may read only that namespace see in the copy how their namespace is placed. The condition
+that reports whether the copy is up to date is no part of the copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def source_status(status: PlacementStatus) -> PlacementStatus:
-    """Return the part of a status that is copied."""
+    """Return a placement's status as copied: without the condition about the copy."""
     conditions = tuple(each for each in status.conditions if each.type != STATUS_SYNCED)
     return msgspec.structs.replace(status, conditions=conditions)
 
@@ -42,7 +42,7 @@ def source_status(status: PlacementStatus) -> PlacementStatus:
 def mirror_document(
     placement: Placement, namespace: str, source: PlacementStatus, now: str
 ) -> Json:
-    """Return the copy to create in a namespace."""
+    """Return the copy of a placement's status to create in a namespace."""
     resource = CLUSTER_RESOURCE_PLACEMENT_STATUSES
     return {
         "apiVersion": resource.api_version,
@@ -60,7 +60,7 @@ def mirror_document(
 def mirror_patch(
     mirror: ClusterResourcePlacementStatus, source: PlacementStatus, now: str
 ) -> list[Json]:
-    """Return the JSON patch that brings this version of a copy up to date."""
+    """Return the JSON patch that replaces the status in this version of the copy."""
     return [
         {"op": "replace", "path": "/metadata/resourceVersion", "value": mirror.resource_version},
         {"op": "replace", "path": "/sourceStatus", "value": document(source)},
@@ -71,7 +71,7 @@ def mirror_patch(
 def with_synced(
     placement: Placement, status: PlacementStatus, namespace: str, error: str, now: str
 ) -> PlacementStatus:
-    """Return the status with the condition about its copy; `error` is why there is none."""
+    """Return the status with the condition about its copy; `error`: why it was not written."""
     if error:
         condition_status, reason = "False", PlacementReason.STATUS_SYNC_FAILED
         message = STATUS_SYNC_FAILED.format(error=error)

@@ -1,7 +1,7 @@
 """Status of a placement over all of its clusters.
 
 Steps are evaluated in order, and the first that is not True on every picked cluster ends the chain.
-Scheduled has its own rule: a placement that lacks clusters still shows how far the others are.
+Scheduled has its own rule: a placement that lacks clusters still shows the progress on its others.
 
 In two states parts of the earlier status are kept: while the scheduler has not seen the present
 spec, and if the resource selectors are a mistake.
@@ -49,7 +49,7 @@ __all__ = [
     "trimmed",
 ]
 
-_MOST_BYTES: Final = 1_000_000  # of a status; etcd accepts 1.5 MiB
+_MOST_BYTES: Final = 1_000_000  # limit of a status; etcd accepts 1.5 MiB
 
 _DONE: Final[Mapping[str, str]] = {
     ROLLOUT_STARTED.name: "The rollout has started on {count}",
@@ -73,7 +73,7 @@ _NOT_KNOWN: Final = "{step} is not known of {count}"
 def expected_types(placement: Placement, status: PlacementStatus) -> tuple[str, ...]:
     """Return the types of the conditions that a complete placement has, in order.
 
-    A placement whose policy picks no cluster has nothing but Scheduled.
+    A placement whose policy picks no cluster has only Scheduled.
     """
     steps = [SCHEDULED]
     if any(entry.cluster_name for entry in status.placement_statuses):
@@ -108,7 +108,7 @@ def invalid_status(placement: Placement, error: str, now: str) -> PlacementStatu
 def pending_status(
     placement: Placement, index: str, selected: Sequence[ResourceIdentifier], now: str
 ) -> PlacementStatus:
-    """Return the status until the scheduler has decided; later conditions stay as they were."""
+    """Return a placement's status until the scheduler has decided; other conditions stay."""
     condition = Condition(
         _type(placement, SCHEDULED),
         "Unknown",
@@ -124,7 +124,7 @@ def pending_status(
 
 
 def external_index(placement: Placement, entries: Iterable[ClusterPlacementStatus]) -> str:
-    """Return the index that all picked clusters have in a staged rollout; empty if they differ."""
+    """Return the snapshot index of all picked clusters in a staged rollout; empty if not equal."""
     indexes = {entry.observed_resource_index for entry in entries if entry.cluster_name}
     if not indexes:
         return placement.status.observed_resource_index
@@ -139,7 +139,7 @@ def placement_status(
     selected: Sequence[ResourceIdentifier],
     now: str,
 ) -> PlacementStatus:
-    """Return the whole status, without the condition about its copy in a namespace."""
+    """Return the whole status of a placement, without the condition about its copy."""
     generation, prefix = placement.metadata.generation, scope_of(placement.key).prefix
     picked = [entry for entry in entries if entry.cluster_name]
     scheduled = _scheduled(placement, snapshot)
@@ -193,7 +193,7 @@ def _judge(step: Step, picked: Sequence[ClusterPlacementStatus], *, awaits_run: 
 
 
 def _awaits_run(index: str, picked: Iterable[ClusterPlacementStatus]) -> bool:
-    """Whether a staged rollout has not brought all clusters to one snapshot."""
+    """Whether a staged update run has not started on all picked clusters with one snapshot."""
     return not index or any(
         _status(entry, ROLLOUT_STARTED) not in ("True", "False") for entry in picked
     )

@@ -1,5 +1,5 @@
-"""Works: the manifests that each picked cluster gets, and the progress that its member reports.
+"""Works: the manifests for each picked cluster, and the progress that its member agent reports.
 
-`plan` decides which Works a binding needs, `documents` makes them, `report` turns their status into
-the status of the binding, and `controller` reads and writes.
+`plan` decides which Works a binding needs, `documents` builds Works, `report` turns their status
+into the status of the binding, and `controller` reads and writes.
 """

@@ -1,11 +1,11 @@
-"""The controller of Works: delivers the release of each binding, and reports its progress.
+"""The controller of Works: writes the Works of each binding's release, and reports their progress.
 
 Works are written as soon as a release is in the binding. The status of the binding is then built
-from the status of its Works; a Work that was just written is given a moment to be processed, so
-that a quick member costs one write of the binding, not two.
+from the status of its Works, a moment after a write of a Work, so that a member that applies
+quickly causes one write of the binding, not two.
 
-When a binding is deleted, its Works are deleted first; the member removes what it placed and then
-the finalizers of the Works.
+When a binding is deleted, its Works are deleted first; the member agent deletes the placed objects
+and then removes the finalizers of the Works.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Record:
 
 
 class Works:
-    """Reconciles the Works and the status of bindings of both scopes."""
+    """Reconciles the Works and status of ClusterResourceBindings and ResourceBindings."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Works:
             if work is not None and (binding := binding_of_work(work)) is not None:
                 self.controller.enqueue(binding)
         if new is None and old is not None and (placement := placement_of_work(old)) is not None:
-            # Its name is free for another binding of the placement to the same cluster
+            # The name of the Work is free for another binding of the placement to the same cluster
             for binding_ in self._caches.bindings.of(placement):
                 if names.member_namespace(binding_.spec.target_cluster) == old.namespace:
                     self.controller.enqueue(binding_.key)
@@ -116,7 +116,7 @@ class Works:
                 self.controller.enqueue(binding.key)
 
     def _snapshot_changed(self, old: Object | None, new: Object | None) -> None:
-        """Deliver a release whose last snapshot became visible."""
+        """Enqueue the bindings whose release the changed resource snapshot may complete."""
         if new is None or (placement := parent_of(new)) is None:
             return
         for binding in self._caches.bindings.of(placement):
@@ -125,7 +125,7 @@ class Works:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Bring the Works and the status of one binding up to date."""
+        """Write the Works and the status of one binding, or delete its Works with it."""
         binding = self._caches.bindings.get(key)
         if binding is None:
             self._records.pop(key, None)
@@ -149,10 +149,10 @@ class Works:
         return self._caches.members.get(Key("", binding.spec.target_cluster)) is not None
 
     def _is_released(self, placement: Key, binding: Binding) -> bool:
-        """Whether Works may be written.
+        """Whether the Works of a binding may be written.
 
         With a rolling update the release in the binding suffices. A staged update run sets the
-        condition RolloutStarted when it has started a cluster.
+        binding's condition RolloutStarted when it updates the cluster.
         """
         if not self._is_external(placement):
             return True
@@ -188,11 +188,11 @@ class Works:
                     raise
                 return await self._report_failure(placement, binding, str(error))
             self._records[binding.key] = _Record(self._clock.monotonic())
-            return Done()  # the Works come as events
+            return Done()  # events of the Works follow
         return await self._refresh(placement, binding)
 
     def _group(self, placement: Key, binding: Binding) -> Group | None:
-        """Return the resource snapshots of the binding's release, if all of them exist."""
+        """Return the resource snapshots of the binding's release; None unless all of them exist."""
         name = binding.spec.resource_snapshot_name
         for group in groups(self._caches.resource_snapshots.of(placement)):
             if group.master is not None and group.master.name == name and group.is_complete:
@@ -204,7 +204,7 @@ class Works:
         return parent.spec.strategy.report_back_strategy if parent else ReportBackStrategy()
 
     async def _write(self, binding: Binding, decided: WorksPlan) -> None:
-        # Everything is read before anything is written
+        # All contents are read before the first write
         contents = {
             work.snapshot.name: (await self._contents.of(work.snapshot)).objects
             for work in (*decided.create, *(new for _, new in decided.replace))
@@ -296,7 +296,7 @@ class Works:
         error = f"Work {work.key} belongs to another binding"
         if not work.deleting and placement_of_work(work) != placement:
             return await self._report_failure(placement, binding, error)
-        return Done()  # its deletion comes as an event
+        return Done()  # an event of its deletion follows
 
     async def _report_failure(self, placement: Key, binding: Binding, error: str) -> Outcome:
         works, error = self._caches.works_of(binding.key), error[:_LONGEST_ERROR]
@@ -306,7 +306,7 @@ class Works:
     # Deletion
 
     async def _delete(self, binding: Binding) -> Outcome:
-        """Delete the Works of a binding, and drop the finalizer when they are gone."""
+        """Delete the Works of a binding, and drop the binding's finalizer when they are gone."""
         works = self._caches.works_of(binding.key)
         if not works:
             present = binding.metadata.finalizers or ()
@@ -327,10 +327,10 @@ class Works:
             if policy == DeletePropagationPolicy.ABANDON:
                 await self._abandon(binding.key, work)
             await self._delete_work(binding.key, work)
-        return Done()  # each Work that is gone comes as an event
+        return Done()  # an event of each removed Work follows
 
     async def _abandon(self, binding: Key, work: CachedWork) -> None:
-        """Write to the Work that the member must keep the placed objects in its cluster."""
+        """Annotate the Work so that its placed objects stay in the member."""
         name, value = names.ANNOTATION_DELETE_PROPAGATION, str(DeletePropagationPolicy.ABANDON)
         if work.annotations.get(name) != value:
             metadata = {"resourceVersion": work.resource_version, "annotations": {name: value}}

@@ -1,7 +1,7 @@
-"""Documents of Works: a complete one to create, and patches of existing ones.
+"""Documents of Works: a complete Work to create, and patches of existing Works.
 
-A Work is complete when it is created, so that its generation stays 1 until something changes.
-Objects come encoded and are spliced in as they are.
+A Work is complete when it is created, so that its generation stays 1 until its release changes.
+Placed objects are inserted in their encoded form.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def work_document(
 ) -> Json:
     """Return a Work to create in the namespace of the binding's cluster.
 
-    `preset_finalizer` spares an agent that asks for it the write that would add its finalizer.
-    A ResourceBinding cannot own an object of another namespace: its Works are found by labels.
+    `preset_finalizer` adds the finalizer of a member agent that asks for it, and so saves the
+    agent a write. A ResourceBinding cannot own an object of another namespace: its Works are found
+    by labels.
     """
     metadata: Json = {
         "name": work.name,
@@ -66,7 +67,7 @@ def replace_patch(existing: CachedWork, work: DesiredWork, objects: Sequence[msg
 
 
 def adjust_patch(existing: CachedWork, work: DesiredWork) -> Json:
-    """Return the patch of everything but the manifests."""
+    """Return the patch of a Work's metadata and settings, without its manifests."""
     return {
         "metadata": {
             "resourceVersion": existing.resource_version,

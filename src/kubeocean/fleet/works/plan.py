@@ -1,7 +1,7 @@
 """Plan of a binding's Works: one for each resource snapshot of its release.
 
-Labels and annotations of a Work tell which release it has, so that nothing is read to see that a
-Work is up to date.
+Labels and annotations of a Work record its release, so that an up-to-date Work is recognized
+without reading its manifests.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class DesiredWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorksPlan:
-    """Changes of a binding's Works; False if there is nothing to write."""
+    """Changes of a binding's Works to write; False if there are none."""
 
     create: tuple[DesiredWork, ...] = ()
-    replace: tuple[tuple[CachedWork, DesiredWork], ...] = ()  # other manifests
-    adjust: tuple[tuple[CachedWork, DesiredWork], ...] = ()  # the same manifests
+    replace: tuple[tuple[CachedWork, DesiredWork], ...] = ()  # get other manifests
+    adjust: tuple[tuple[CachedWork, DesiredWork], ...] = ()  # keep their manifests
     delete: tuple[CachedWork, ...] = ()
-    blocked: tuple[CachedWork, ...] = ()  # have the names, and belong to another binding
+    blocked: tuple[CachedWork, ...] = ()  # have a desired name, and belong to another binding
 
     def __bool__(self) -> bool:
         return bool(self.create or self.replace or self.adjust or self.delete)
 
 
 def work_labels(placement: Key, binding: Binding, index: int) -> dict[str, str]:
-    """Return the labels of a Work."""
+    """Return the labels of a binding's Work: placement, binding and snapshot index."""
     labels = {
         names.LABEL_PARENT_BINDING: binding.name,
         names.LABEL_PARENT_PLACEMENT: placement.name,
@@ -67,7 +67,7 @@ def work_labels(placement: Key, binding: Binding, index: int) -> dict[str, str]:
 
 
 def work_annotations(binding: Binding) -> dict[str, str]:
-    """Return the annotations of a Work: the release that it has."""
+    """Return the annotations of a binding's Works, which record the release."""
     spec = binding.spec
     return {
         names.ANNOTATION_PARENT_SNAPSHOT: spec.resource_snapshot_name,
@@ -81,7 +81,7 @@ def work_annotations(binding: Binding) -> dict[str, str]:
 def desired_works(
     placement: Key, binding: Binding, group: Group, report_back: ReportBackStrategy
 ) -> tuple[DesiredWork, ...]:
-    """Return the Works for a release; the Work of the master resource snapshot is the first."""
+    """Return the Works that a binding's release needs; that of the master snapshot is first."""
     labels = work_labels(placement, binding, group.index)
     annotations = work_annotations(binding)
 
@@ -112,7 +112,7 @@ def plan_works(
 ) -> WorksPlan:
     """Compare the Works of a binding with those that it needs.
 
-    `existing` are the binding's own, `named` returns any Work of the cluster by its name.
+    `existing` are the binding's own Works, `named` returns any Work of the cluster by its name.
     """
     wanted = {each.name: each for each in desired}
     create: list[DesiredWork] = []
@@ -145,7 +145,7 @@ def _has_other(present: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def belong_to_release(works: Iterable[CachedWork], binding: Binding) -> bool:
-    """Whether a binding has Works, and all of them have its release."""
+    """Whether `works` is not empty, and all of them have the release of the binding."""
     works = list(works)
     annotations = work_annotations(binding)
     return bool(works) and not any(_has_other(work.annotations, annotations) for work in works)

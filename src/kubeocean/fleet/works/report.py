@@ -1,8 +1,8 @@
-"""Report on a binding: its status, from the status of its Works.
+"""Report on a binding: computes its status from the status of its Works.
 
-A condition of a Work counts if it is about the Work's present generation. Programs other than our
-agent may write it, with reasons of their own. Lists of single objects are made only if all Works
-of the binding have been processed.
+A condition of a Work counts if it is about the Work's present generation. Programs other than
+Kubeocean's agent may write it, with reasons of their own. Lists of single objects are reported only
+if all Works of the binding have been processed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def report(
 
 
 def _rollout_started(binding: Binding, *, is_latest: bool) -> tuple[Condition, ...]:
-    """Return the condition RolloutStarted; only a stale one on the latest release is renewed."""
+    """Return the binding's condition RolloutStarted; True if stale and on the latest release."""
     generation = binding.metadata.generation
     present = find_condition(binding.status.conditions, ROLLOUT_STARTED.name)
     if is_latest and (present is None or present.observed_generation != generation):
@@ -102,7 +102,7 @@ def _rollout_started(binding: Binding, *, is_latest: bool) -> tuple[Condition, .
 
 
 def names_overrides(binding: Binding) -> bool:
-    """Whether a binding names override snapshots, which only another implementation writes."""
+    """Whether a binding names override snapshots; only other implementations write these."""
     spec = binding.spec
     return bool(spec.cluster_resource_override_snapshots or spec.resource_override_snapshots)
 
@@ -157,7 +157,7 @@ def _judge_diff_reported(works: Sequence[CachedWork]) -> Judgement:
 
 
 def _without(works: Iterable[CachedWork], type_: str) -> list[str]:
-    """Return the names of Works without a condition about their present generation."""
+    """Return the names of Works without the condition `type_` about their present generation."""
     return [
         work.name
         for work in works
@@ -179,7 +179,7 @@ def _reports_diff(binding: Binding) -> bool:
 
 
 def awaits_works(binding: Binding, works: Iterable[CachedWork]) -> bool:
-    """Whether some Work has no report about its present generation yet."""
+    """Whether a Work has no condition Applied or DiffReported for its present generation."""
     reports_diff = _reports_diff(binding)
     type_ = WorkCondition.DIFF_REPORTED if reports_diff else WorkCondition.APPLIED
     return bool(_without(works, type_))

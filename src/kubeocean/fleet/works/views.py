@@ -1,7 +1,7 @@
 """Works as the hub's controllers cache them: without manifests, and without reports of success.
 
-The manifests of a Work are large and are not read to decide. Reports of manifests that are applied
-and available repeat the conditions of the Work.
+The manifests of a Work are large and no decision of the hub depends on them. Status entries of
+manifests that are applied and available repeat the conditions of the Work.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
 
 
 class CachedWorkSpec(Part, frozen=True):
-    """Spec of a Work without its manifests."""
+    """The spec of a cached Work, without its manifests."""
 
     apply_strategy: ApplyStrategy = ApplyStrategy()
     report_back_strategy: ReportBackStrategy = ReportBackStrategy()
 
 
 class CachedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Work without its manifests."""
+    """A Work as the hub caches it, without its manifests."""
 
     spec: CachedWorkSpec = CachedWorkSpec()
     status: WorkStatus = WorkStatus()
@@ -51,7 +51,7 @@ _GOOD: Final = frozenset(
 
 
 def prune_work(work: CachedWork) -> CachedWork:
-    """Drop the reports of manifests that are applied, available and equal to the hub's."""
+    """Return a Work without the status entries of manifests that report only success."""
     status = msgspec.structs.replace(
         work.status,
         conditions=shared(work.status.conditions),
@@ -67,12 +67,12 @@ def _is_notable(report: ManifestCondition) -> bool:
 
 
 def placement_of_work(work: Object) -> Key | None:
-    """Return the placement that a Work belongs to; None if it names none."""
+    """Return the placement in the labels of a Work; None if they name none."""
     name = work.labels.get(names.LABEL_PARENT_PLACEMENT)
     return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None
 
 
 def binding_of_work(work: Object) -> Key | None:
-    """Return the binding that a Work belongs to; None if it names none."""
+    """Return the binding in the labels of a Work; None if they name none."""
     name = work.labels.get(names.LABEL_PARENT_BINDING)
     return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None

@@ -44,7 +44,7 @@ _NO_ANSWER: Final = (WorkerState.SILENT, WorkerState.REFUSED)
 
 
 def _check_binding(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The spec is valid, the clusterID is unique, and the phase is Ready."""
+    """Check that the spec is valid, the clusterID is unique, and the phase is Ready."""
     binding, about = worker.binding, _about(worker)
     others = [each for each in require(snapshot.bindings) if each.name != binding.name]
     if wrong := problems_of_binding(binding, others):
@@ -67,7 +67,7 @@ def _check_binding(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
 
 
 def _check_secret(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The Secret exists, and holds a valid kubeconfig."""
+    """Check that the binding's Secret exists, and holds a valid kubeconfig."""
     if worker.state is WorkerState.UNUSABLE:
         renew = join_command(worker.binding, "--renew", domain=snapshot.domain)
         remedy = f"created again by: {renew}"
@@ -77,7 +77,7 @@ def _check_secret(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
 
 
 def _check_reach(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The worker answers this machine and its syncer."""
+    """Check that the worker answers this machine and its syncer."""
     if worker.state in _NO_ANSWER:
         remedy = "see whether the worker's API server runs, and can be reached from here"
         yield Finding(Severity.ERROR, _about(worker), worker.message, remedy, check="worker")
@@ -89,7 +89,7 @@ def _check_reach(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding
 
 
 def _check_worker(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The worker's version, clock and definitions."""
+    """Check the worker's Kubernetes version, clock and CustomResourceDefinitions."""
     about = f"worker {worker.name}"
     remedy = f"installed by: {join_command(worker.binding, domain=snapshot.domain)}"
     yield from check_version("worker version", about, worker.server)
@@ -99,7 +99,7 @@ def _check_worker(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
 
 
 def _check_namespace(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The mount namespace exists."""
+    """Check that the mount namespace exists."""
     if not require(worker.namespace):
         name = worker.binding.spec.mount_namespace
         message = f"namespace {name} does not exist in the worker: pods have no place"
@@ -112,7 +112,7 @@ def _check_namespace(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fin
 
 
 def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The credential has the rights that are declared, and no dangerous ones."""
+    """Check that the worker's credential has the declared rights, and no dangerous ones."""
     if missing := require(worker.missing):
         message = f"its credential may not {few(missing, separator='; ')}"
         join = join_command(worker.binding, domain=snapshot.domain)
@@ -125,7 +125,7 @@ def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
 
 
 def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Certificates are verified; certificates and tokens are valid, and do not expire soon."""
+    """Check that certificates are verified, and that no certificate or token expires soon."""
     access, about = require(worker.access), _about(worker)
     remedy = join_command(worker.binding, "--renew")
     if access.insecure:
@@ -140,7 +140,7 @@ def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fi
 
 
 def _check_kubelets(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Kubelets are sent no more than a token for metrics."""
+    """Check that the proxier sends kubelets no more than a token for metrics."""
     if not require(worker.exposed):
         return
     name = naming.proxier_deployment(worker.binding.spec.cluster_id, snapshot.domain)
@@ -152,7 +152,7 @@ def _check_kubelets(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
 
 
 def _check_tls(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """The proxier's certificate is valid, and does not expire soon."""
+    """Check that the proxier's certificate is valid, and does not expire soon."""
     remedy = "the proxier renews its own; restart it, or provide another"
     for secret, pem in require(worker.tls).items():
         about = f"Secret {secret}"
@@ -162,7 +162,10 @@ def _check_tls(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
 def _check_certificates(
     check: str, about: str, pem: bytes, now: datetime, remedy: str
 ) -> Iterator[Finding]:
-    """A bundle is valid; the last to expire counts, as authorities change while both hold."""
+    """Check that a bundle of certificates is valid.
+
+    The last certificate to expire counts: while an authority changes, a bundle has both.
+    """
     if not pem:
         return
     try:
@@ -180,7 +183,7 @@ def _check_certificates(
 
 
 def _check_token(about: str, token: str, now: datetime, remedy: str) -> Iterator[Finding]:
-    """A token is valid, and not in the last third of its life."""
+    """Check that a token is valid, and not in the last third of its life."""
     if not token:
         return
     validity = read_token(token)
@@ -209,7 +212,7 @@ def _check_end(
 
 
 def _check_policies(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Policies are valid, name a binding that exists, and one names this binding."""
+    """Check that policies are valid and name existing bindings, and that one names this binding."""
     names = {each.name for each in require(snapshot.bindings)}
     policies, ids = require(worker.policies), require(worker.ids)
     own = 0
@@ -241,7 +244,7 @@ def _check_policies(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
 def _check_holder(
     policy: ResourceLeasingPolicy, about: str, names: set[str], snapshot: Snapshot
 ) -> Iterator[Finding]:
-    """A policy is not held by the finalizer of a binding that does not exist."""
+    """Check that no policy has our finalizer for a binding that does not exist."""
     if holder := gone_holder(policy, names, snapshot.domain):
         finalizer = snapshot.domain.finalizer_policy
         message = f"finalizer {finalizer} is of binding {holder}, which does not exist"
@@ -250,7 +253,7 @@ def _check_holder(
 
 
 def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """No object of one cluster is left over of a deleted object of the other."""
+    """Check that no object is left in one cluster whose counterpart in the other was deleted."""
     for each in require(worker.differences):
         unclear = each.problem in (DifferenceKind.UNPROVEN, DifferenceKind.UNMAPPED)
         severity = Severity.WARNING if unclear else Severity.ERROR
@@ -262,7 +265,7 @@ def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
 
 
 def _check_privileges(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Pods get no access to the worker's machines."""
+    """Check that the binding does not give pods access to the worker's machines."""
     privileges = worker.binding.spec.pod_privileges
     denied = set(privileges.denied)
     allowed = [each for each, _ in privileges.settings if each not in denied]

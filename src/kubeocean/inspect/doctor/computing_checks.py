@@ -49,7 +49,7 @@ def _check_computing_definitions(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _is_empty(snapshot: Snapshot) -> bool:
-    """Whether Kubeocean was never installed here, so that nothing else is missing."""
+    """Whether Kubeocean was never installed in the cluster, so that nothing else is missing."""
     definitions = known(snapshot.server.definitions, {})
     absent = bool(definitions) and all(each is None for each in definitions.values())
     return absent and snapshot.domain.manager not in known(snapshot.deployments, {})
@@ -67,7 +67,7 @@ def _check_computing_clock(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _check_manager(snapshot: Snapshot) -> Iterator[Finding]:
-    """A manager leads, and all of its replicas are available."""
+    """Check that a manager leads, and that all of its replicas are available."""
     domain = snapshot.domain
     deployments, elections = require(snapshot.deployments), require(snapshot.elections)
     alone = has_flag(deployments.get(domain.manager), "--leader-elect", "false")
@@ -83,7 +83,7 @@ def _check_manager(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _check_syncers(snapshot: Snapshot) -> Iterator[Finding]:
-    """Each binding has a syncer that leads."""
+    """Check that each binding has a syncer that leads."""
     require(snapshot.bindings)
     elections, domain = require(snapshot.elections), snapshot.domain
     for binding in snapshot.chosen:
@@ -120,7 +120,7 @@ def _is_fresh(lease: Lease | None, snapshot: Snapshot) -> bool:
 
 
 def _check_rollout(check: str, snapshot: Snapshot, name: str) -> Iterator[Finding]:
-    """All replicas of a Deployment are available; a program may run without a Deployment."""
+    """Check that all replicas of a Deployment are available; a program may run without one."""
     deployment = require(snapshot.deployments).get(name)
     if deployment is None:
         return
@@ -131,7 +131,7 @@ def _check_rollout(check: str, snapshot: Snapshot, name: str) -> Iterator[Findin
 
 
 def has_flag(deployment: Deployment | None, flag: str, value: str = "") -> bool:
-    """Whether a program was given a flag, with this value if one is named."""
+    """Whether the Deployment of a program sets a flag, and to `value` if one is given."""
     if deployment is None:
         return False
     containers = deployment.content()["spec"]["template"]["spec"].get("containers") or []
@@ -143,7 +143,7 @@ def has_flag(deployment: Deployment | None, flag: str, value: str = "") -> bool:
 
 
 def _check_accounts(snapshot: Snapshot) -> Iterator[Finding]:
-    """Our accounts have the rights in the computing cluster that are declared."""
+    """Check that our service accounts have the declared rights in the computing cluster."""
     for name, lacks in require(snapshot.accounts).items():
         about = f"ServiceAccount {snapshot.domain.system_namespace}/{name}"
         if lacks is None:
@@ -157,7 +157,7 @@ def _check_accounts(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _check_pods(snapshot: Snapshot) -> Iterator[Finding]:
-    """Pods of our programs are scheduled, started, running and ready."""
+    """Check that pods of our programs are scheduled, started, running and ready."""
     chosen = {naming.label_value(each.name) for each in snapshot.chosen}
     namespace = snapshot.domain.system_namespace
     for pod in require(snapshot.program_pods):
@@ -216,7 +216,7 @@ def _container_trouble(container: Json, now: datetime) -> tuple[str, bool] | Non
 
 
 def _check_services(snapshot: Snapshot) -> Iterator[Finding]:
-    """Pods in workers are given the addresses of this cluster's API server and DNS."""
+    """Check that the addresses of API server and DNS that pods in workers get are known."""
     require(snapshot.bindings)
     if not snapshot.chosen:
         return
@@ -252,7 +252,7 @@ def _all_have_flag(snapshot: Snapshot, flag: str) -> bool:
 
 
 def _check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
-    """Virtual nodes have a binding and a heartbeat, and are Ready."""
+    """Check that virtual nodes have a binding and a heartbeat, and are Ready."""
     domain = snapshot.domain
     nodes, confirmed = require(snapshot.nodes), known(snapshot.left_over, frozenset[str]())
     for node in lost_nodes(nodes, require(snapshot.bindings), domain):
@@ -282,7 +282,7 @@ def _check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _check_finalizers(snapshot: Snapshot) -> Iterator[Finding]:
-    """No object has a finalizer of a binding that does not exist."""
+    """Check that no object has a finalizer of a binding that does not exist."""
     bindings, confirmed = require(snapshot.bindings), require(snapshot.left_over)
     for kind, objects in snapshot.marked.items():
         for obj in known(objects, ()):

@@ -16,7 +16,7 @@ __all__ = ["Diagnosis", "diagnose", "document", "page"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The findings of the checks that were made.
+    """The findings of all checks of doctor that were made.
 
     `not_made` names the checks of which a part could not be read; `unread` says which reads failed,
     and why.
@@ -36,7 +36,7 @@ class Diagnosis:
         return len(self.findings) - self.errors
 
     def healthy(self, *, strict: bool) -> bool | None:
-        """Whether there are no errors, and if strict no warnings; None: not everything was read."""
+        """Whether there are no errors and, if `strict`, no warnings; None if reads failed."""
         if self.errors or (strict and self.warnings):
             return False
         return None if self.not_made or self.unread else True
@@ -61,7 +61,7 @@ def diagnose(snapshot: Snapshot) -> Diagnosis:
 
 
 def _make(check: Iterator[Finding], findings: list[Finding]) -> bool:
-    """Add the findings of a check to `findings`; False if a part that it needs was not read.
+    """Run a check and add its findings to `findings`; False if a part was not read.
 
     Findings before that part are kept.
     """
@@ -74,7 +74,7 @@ def _make(check: Iterator[Finding], findings: list[Finding]) -> bool:
 
 
 def document(diagnosis: Diagnosis, *, strict: bool = False) -> Json:
-    """Return the diagnosis for programs."""
+    """Return the diagnosis as a JSON document for programs."""
     return {
         "healthy": diagnosis.healthy(strict=strict),
         "errors": diagnosis.errors,

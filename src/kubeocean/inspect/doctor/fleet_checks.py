@@ -1,6 +1,6 @@
 """Checks of the hub of a fleet: its definitions, its leader, its members and its placements.
 
-Members and placements are judged by the functions that explain them, so doctor and explain agree.
+The functions that explain members and placements also judge them here, so doctor and explain agree.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _FAULTS: Final = frozenset(
 
 
 def _check_definitions(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
-    """All kinds of a hub are installed, served, and have all fields that we write."""
+    """Check that all kinds of a hub are installed, served, and have all fields that we write."""
     yield from compare_definitions(
         "fleet definitions", "hub", require(fleet.definitions), hub_definitions(), _INSTALL
     )
 
 
 def _check_hub(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
-    """A hub leads; one without an election shows in the heartbeats that it copies."""
+    """Check that a hub leads, or that heartbeats show a hub that runs without an election."""
     lease = require(fleet.elections).get(HUB_LEASE)
     is_heard = any(not silence(member, at) for member in require(fleet.members))
     if is_heard or _is_held(lease, at):
@@ -74,7 +74,7 @@ def _is_held(lease: Lease | None, at: datetime) -> bool:
 
 
 def _check_members(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
-    """Members have joined, send heartbeats, are healthy, and do not take long to leave."""
+    """Check that members have joined, send heartbeats, are healthy, and leave in time."""
     for member in require(fleet.members):
         about = f"member {member.name}"
         internal = known(fleet.internals, {}).get(member.name)
@@ -95,7 +95,7 @@ def _is_new(member: MemberCluster, rule: Rule, at: datetime) -> bool:
 
 
 def _check_agents(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
-    """Agents are not older than this program; agents of KubeFleet do not tell their version."""
+    """Check that agents are not older than this program; KubeFleet's report no version."""
     for name, internal in sorted(require(fleet.internals).items()):
         version = internal.annotations.get(ANNOTATION_AGENT_VERSION, "")
         if _release(version) < _release(__version__) and version:
@@ -110,7 +110,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _check_placements(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
-    """Placements do not remain in one step, and are deleted when they should be."""
+    """Check that placements do not remain in one step, and are deleted when they should be."""
     unseen = require(fleet.unseen)
     for placement in require(fleet.placements):
         about = f"placement {placement.key}"
@@ -123,7 +123,7 @@ def _check_placements(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
 
 
 def _severity(placement: Placement, unseen: frozenset[str], at: datetime) -> Severity | None:
-    """Return how much the state of a placement matters; None if it is complete or in progress."""
+    """Return the severity of a placement's state; None if it is complete or in progress."""
     if placement.deleting:
         is_stuck = _has_passed(placement.metadata.deletion_timestamp, _STUCK, at)
         return Severity.WARNING if is_stuck else None
@@ -134,7 +134,7 @@ def _severity(placement: Placement, unseen: frozenset[str], at: datetime) -> Sev
         return Severity.ERROR if placement.uid in unseen else None
     if not _has_passed(problem.last_transition_time, _STUCK, at):
         return None
-    # A policy that too few clusters fulfil may be meant so.
+    # A policy that too few clusters fulfil may be intended.
     return Severity.WARNING if problem.type.endswith(SCHEDULED.name) else Severity.ERROR
 
 

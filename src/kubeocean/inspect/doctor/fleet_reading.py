@@ -30,11 +30,11 @@ _AT_ONCE: Final = 8  # definitions that are read at one time
 
 
 async def read_fleet(client: Client, clock: Clock, pause_s: float) -> FleetSnapshot | None:
-    """Return the fleet; None if the cluster serves none of the kinds that users of a hub write.
+    """Return the fleet of a hub; None if the cluster is no hub.
 
-    A member serves the kind AppliedWork only.
+    A hub serves the kinds that its users write; a member serves the kind AppliedWork only.
 
-    `pause_s` lies between two reads of placements on which the hub has not reported.
+    `pause_s` is the time between two reads of placements on which the hub has not reported.
     """
     kinds = (MEMBER_CLUSTERS, CLUSTER.placements, NAMESPACED.placements)
     if not any([await _is_served(client, each) for each in kinds]):
@@ -60,7 +60,7 @@ async def read_fleet(client: Client, clock: Clock, pause_s: float) -> FleetSnaps
 
 
 async def _is_served(client: Client, resource: Resource[Any]) -> bool:
-    """Whether the cluster serves a kind; also if that cannot be told."""
+    """Whether the cluster serves a kind; True if the API server does not answer."""
     try:
         listing = await client.request_json("GET", f"/apis/{resource.group}/{resource.version}")
     except NotFound:

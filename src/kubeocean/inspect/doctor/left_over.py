@@ -1,6 +1,6 @@
 """Objects of bindings that do not exist any more: virtual nodes, finalizers, policies.
 
-The remedy for each of them deletes something, so the bindings must have been read, and
+The remedy for each such object deletes something, so the bindings must have been read, and
 `DoctorReader` reads twice.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["gone_finalizers", "gone_holder", "left_over", "left_over_policies", 
 
 
 def left_over(snapshot: Snapshot) -> frozenset[str]:
-    """Return the UIDs of nodes and marked objects in the computing cluster without a binding."""
+    """Return the UIDs of virtual nodes and of objects with our finalizer whose binding is gone."""
     bindings = snapshot.bindings
     if isinstance(bindings, NotRead):
         return frozenset()
@@ -55,7 +55,7 @@ def left_over_policies(
     ids: Ids,
     domain: Domain,
 ) -> frozenset[str]:
-    """Return the UIDs of a worker's policies that are ours, and held by a binding that is gone."""
+    """Return the UIDs of our policies in a worker with the finalizer of a binding that is gone."""
     names = {each.name for each in bindings}
     return frozenset(
         policy.uid
@@ -66,7 +66,7 @@ def left_over_policies(
 
 
 def gone_holder(policy: ResourceLeasingPolicy, names: set[str], domain: Domain) -> str:
-    """Return the binding that holds a policy by our finalizer, if it is not among `names`."""
+    """Return the binding whose finalizer a policy has, if it is not among `names`; else empty."""
     holder = policy.annotations.get(domain.cluster_binding, "")
     held = domain.finalizer_policy in (policy.metadata.finalizers or ())
     return holder if held and holder not in names else ""

@@ -1,7 +1,8 @@
 """Rights that the accounts of our programs lack in the computing cluster.
 
 The API server is asked by SubjectAccessReviews. For a user without the right to create these, the
-roles of our names are compared with what is declared; rights granted in another way are not seen.
+roles of our names are compared with the declared rights; rights granted in another way are not
+seen.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def declared(domain: Domain) -> dict[str, tuple[Permission, ...]]:
 
 
 async def missing_rights(client: Client, domain: Domain) -> dict[str, tuple[str, ...] | None]:
-    """Return the rights that each account lacks, by its name; None if the account does not exist.
+    """Return the rights that each service account lacks; None if the account does not exist.
 
     Without any of the accounts Kubeocean is not installed, and nothing is missing.
 
@@ -79,7 +80,7 @@ async def _lacks(
 
 
 async def _rules(client: Client, account: str, namespace: str, where: str) -> tuple[Json, ...]:
-    """Return the rules of the role of our name, if the account is bound to it."""
+    """Return the rules of the role of our name, if the service account is bound to that role."""
     bindings, roles = _LOCAL if where else _WIDE
     try:
         bound = (await client.get(bindings, account, where, keep_raw=True)).content()

@@ -1,7 +1,8 @@
 """Reads the snapshot that doctor examines, from all clusters of an installation.
 
 Nothing is changed. Bindings that cannot be listed are an error; each other part that cannot be read
-is a `NotRead`, and no check is made of it. A worker that does not answer delays no other one.
+is a `NotRead`, and checks that need the part are not made. A worker that does not answer delays no
+other one.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ DANGERS: Final = (
 
 
 class DoctorReader(SnapshotReader):
-    """Reads everything that the checks need; `pause_s` lies between two reads of one suspicion."""
+    """Reads everything that the checks of doctor need.
+
+    A suspicion needs two reads, with `pause_s` seconds between them.
+    """
 
     def __init__(self, computing: Client, *, pause_s: float = 2.0, **options: Any) -> None:
         super().__init__(computing, **options)
@@ -169,7 +173,7 @@ class DoctorReader(SnapshotReader):
         return replace(snapshot, unread=unread)
 
     async def _left_over(self, first: Snapshot) -> Part[frozenset[str]]:
-        """Return the UIDs of objects that two reads call left over."""
+        """Return the UIDs of objects that are left over in each of two successive reads."""
         candidates = left_over(first)
         if not candidates:
             return candidates
@@ -185,7 +189,7 @@ class DoctorReader(SnapshotReader):
         return candidates & left_over(second)
 
     async def _bindings(self) -> Part[tuple[ClusterBinding, ...]]:
-        """List all bindings; not read where their kind is not served, which `definitions` reports.
+        """List all bindings; a NotRead if their kind is not served, which `definitions` reports.
 
         :raises ApiError: they could not be listed.
         """
@@ -263,7 +267,7 @@ class DoctorReader(SnapshotReader):
     async def _rights(
         self, worker: Client, binding: ClusterBinding, access: Access | None
     ) -> dict[str, Any]:
-        """Read the API server, the mount namespace, and the rights of the credential."""
+        """Read the worker's API server, the mount namespace, and the rights of the credential."""
         name, mount = binding.name, self.mount_of(binding)
         what = f"rights in worker {name}"
         server = await read_server(worker, f"worker {name}", self.clock)
@@ -283,7 +287,7 @@ class DoctorReader(SnapshotReader):
     async def _objects(
         self, worker: Client, binding: ClusterBinding, ids: Ids, snapshot: Snapshot
     ) -> dict[str, Any]:
-        """Read the policies, and compare the objects of both clusters."""
+        """Read the worker's policies, and compare the objects of both clusters."""
         name = binding.name
         policies = await read_part(f"policies of {name}", list_policies(worker))
         skipped: list[NotRead] = []
@@ -322,7 +326,7 @@ class DoctorReader(SnapshotReader):
         return candidates & left_over_policies(again, bindings_again, ids, self.domain)
 
     async def _tls(self, binding: ClusterBinding) -> dict[str, bytes]:
-        """Return the proxier's certificate; none before the proxier has started."""
+        """Return the proxier's certificate, by its Secret; empty before the proxier has started."""
         domain, annotations = self.domain, binding.annotations
         name = annotations.get(domain.logs_proxy_secret_name)
         namespace = annotations.get(domain.logs_proxy_secret_namespace)
@@ -344,7 +348,7 @@ class DoctorReader(SnapshotReader):
     async def _differences(
         self, worker: Client, ids: Ids, mount: str, skipped: list[NotRead]
     ) -> tuple[Difference, ...]:
-        """Return differences that two comparisons show: one alone may be a change under way."""
+        """Return the differences that two comparisons show: one alone may be a change under way."""
         clusters = ClusterSnapshot(
             self.computing, worker, ids=ids, mount_namespace=mount, domain=self.domain
         )
@@ -361,7 +365,7 @@ class DoctorReader(SnapshotReader):
 
 
 async def _definition(client: Client, name: str, definition: Json) -> Part[dict[str, Json | None]]:
-    """Return our CustomResourceDefinition as the server has it."""
+    """Return one of our CustomResourceDefinitions as the API server has it."""
     crd = definition["metadata"]["name"]
     reading = client.get(CUSTOM_RESOURCE_DEFINITIONS, crd, keep_raw=True)
     installed = await read_object(f"definition of {name}", reading)
@@ -371,7 +375,7 @@ async def _definition(client: Client, name: str, definition: Json) -> Part[dict[
 
 
 def _dangers(excess: list[Permission]) -> tuple[str, ...]:
-    """Return dangerous rights in words; the rights of an administrator include all others."""
+    """Return the texts of dangerous rights; an administrator's rights include all others."""
     if DANGERS[0] in excess:
         return ("do everything, as an administrator",)
     return tuple(map(str, excess))

@@ -22,7 +22,7 @@ _HARMFUL: Final = timedelta(seconds=30)  # windows and leases go by clocks
 def check_definitions(
     check: str, about: str, server: ServerSnapshot, remedy: str
 ) -> Iterator[Finding]:
-    """Our kinds are installed, served, and have all fields that we write."""
+    """Check that our kinds are installed, served, and have all fields that we write."""
     yield from compare_definitions(check, about, require(server.definitions), definitions(), remedy)
 
 
@@ -33,7 +33,7 @@ def compare_definitions(
     shipped_definitions: Iterable[Json],
     remedy: str,
 ) -> Iterator[Finding]:
-    """Compare the definitions of a cluster, None if not installed, with those that we ship."""
+    """Compare a cluster's CustomResourceDefinitions, None if not installed, with ours."""
     shipped = {each["metadata"]["name"]: each for each in shipped_definitions}
     for name, installed in definitions.items():
         if installed is None:
@@ -50,7 +50,7 @@ def compare_definitions(
 
 
 def _fields(definition: Json) -> set[str]:
-    """Return the paths of all fields of all versions."""
+    """Return the paths of all fields of all versions of a CustomResourceDefinition."""
     paths: set[str] = set()
     for version in definition["spec"]["versions"]:
         schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
@@ -68,7 +68,7 @@ def _paths(schema: Json, prefix: str) -> Iterator[str]:
 
 
 def check_version(check: str, about: str, server: ServerSnapshot) -> Iterator[Finding]:
-    """Kubernetes is not older than the oldest release that is tested."""
+    """Check that Kubernetes is not older than the oldest release that is tested."""
     release, old = release_of(require(server.version))
     if old:
         message = f"Kubernetes {release} is older than {'.'.join(map(str, OLDEST))}"
@@ -76,7 +76,7 @@ def check_version(check: str, about: str, server: ServerSnapshot) -> Iterator[Fi
 
 
 def check_clock(check: str, about: str, server: ServerSnapshot) -> Iterator[Finding]:
-    """The server's clock shows the same time as this machine's."""
+    """Check that the API server's clock shows the same time as this machine's."""
     skew = require(server.skew)
     if abs(skew) < _NOTICED:
         return

@@ -1,7 +1,7 @@
 """Explains a binding: whether it works, and if not, the first reason.
 
-Pure. The rules are applied in order; the first one with an answer decides. A part that could not be
-read decides where no rule before it needs that part.
+Pure. The rules are applied in order; the first rule with an answer decides. If a rule needs a part
+that could not be read, the answer is `NotRead`.
 """
 
 from __future__ import annotations

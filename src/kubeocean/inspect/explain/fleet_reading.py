@@ -1,4 +1,4 @@
-"""Reads a Work or a member of a fleet from the hub, and everything that explains it."""
+"""Reads a Work or a member of a fleet from the hub, with the objects that explain it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ __all__ = ["find_work", "read_member", "read_work"]
 
 
 async def find_work(client: Client, name: str) -> Key:
-    """Return the only Work of a name, in whichever member's namespace; it may not exist.
+    """Return the key of the only Work of a name, in the namespace of any member.
+
+    If there is none, the key has no namespace.
 
     :raises ConfigError: several members have a Work of that name.
     :raises ApiError: Works cannot be listed.
@@ -32,7 +34,7 @@ async def find_work(client: Client, name: str) -> Key:
 
 
 async def read_work(client: Client, key: Key, clock: Clock | None = None) -> WorkDetails:
-    """Read a Work and its member."""
+    """Read a Work and the MemberCluster in whose namespace it is."""
     now = (clock or RealClock()).now()
     if not key.namespace:
         return WorkDetails(key, now, None)

@@ -1,8 +1,8 @@
 """Explains a member of a fleet: whether it has joined and is healthy, and if not, why. Pure.
 
 Ages are computed from stored times, as the hub computes them. The agent reports into the
-InternalMemberCluster and the hub copies from there, so both are compared: an agent that reports to
-a hub that has stopped is not silent.
+InternalMemberCluster and the hub copies the reports from there, so both are compared: if the hub
+has stopped, an agent that still reports does not count as silent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HUB: Final = "a running `kubeocean fleet hub`"
 
 @dataclass(frozen=True, slots=True)
 class MemberDetails:
-    """A member and the hub's objects for it; None if they do not exist."""
+    """A member of a fleet and the hub's objects for it; None if they do not exist."""
 
     name: str
     now: datetime
@@ -72,7 +72,7 @@ def explain_member(details: MemberDetails) -> Explanation:
 
 
 def silence(member: MemberCluster, now: datetime) -> str:
-    """Return since when the agent of a member sends no heartbeats; empty if it sends them."""
+    """Return a text about when a member's agent stopped its heartbeats; empty if it did not."""
     return _silence(member.status, _threshold(member), now)
 
 
@@ -89,7 +89,7 @@ def _answer(member: MemberCluster, details: MemberDetails) -> Answer:
     if silent := silence(member, details.now):
         return _silent(member, details, silent)
     agent = member_agent(member.status.agent_status)
-    assert agent is not None  # else it is silent
+    assert agent is not None  # else the member is silent
     joined = find_condition(agent.conditions, AgentCondition.JOINED)
     if joined is None or joined.status != "True":
         reasons = (condition_text(joined),) if joined is not None else ()

@@ -346,7 +346,7 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
 
 
 def policy_lines(node: NodeSnapshot, evaluation: Evaluation) -> tuple[str, ...]:
-    """Return the policy that decides, and why the others do not."""
+    """Return lines about the policy that decides about a node, and why other policies do not."""
     lines = []
     decision = evaluation.decision
     if isinstance(decision, Lend):
@@ -361,7 +361,7 @@ def policy_lines(node: NodeSnapshot, evaluation: Evaluation) -> tuple[str, ...]:
 
 
 def heartbeat_text(node: NodeSnapshot) -> list[str]:
-    """Return when the lease of a virtual node was last renewed."""
+    """Return a text about when the Lease of a virtual node was last renewed."""
     lease = node.heartbeat
     if node.virtual is None or isinstance(lease, NotRead):
         return []
@@ -371,7 +371,7 @@ def heartbeat_text(node: NodeSnapshot) -> list[str]:
 
 
 def syncer_text(binding: BindingSnapshot) -> str:
-    """Return whether a syncer of a binding leads, by its election lease."""
+    """Return a text about whether a syncer of a binding leads, by its election Lease."""
     election, now = binding.election, binding.now
     if isinstance(election, NotRead):
         return f"the election lease of its syncer could not be read: {election.reason}"
@@ -384,7 +384,7 @@ def syncer_text(binding: BindingSnapshot) -> str:
 
 
 def syncer_logs(binding: BindingSnapshot) -> str:
-    """Return the command that shows why the syncer of a binding is not at work."""
+    """Return the remedy for a syncer that is not at work, with the command that shows its logs."""
     domain = binding.domain
     cluster_id = binding.binding.spec.cluster_id if binding.binding is not None else binding.name
     name = naming.syncer_deployment(cluster_id, domain)
@@ -392,7 +392,7 @@ def syncer_logs(binding: BindingSnapshot) -> str:
 
 
 def step_text(step: PodStep, plan: ReclaimPlan) -> str:
-    """Return what happens to a pod on a node that is being reclaimed."""
+    """Return a text about the next step for a pod on a node that is being reclaimed."""
     at = moment(step.at) if step.at is not None else "a later time"
     deadline = moment(plan.notice.deadline) if plan.notice is not None else "its deadline"
     return _WHYS[step.reason].format(at=at, deadline=deadline)
@@ -411,7 +411,7 @@ def _steps(plan: ReclaimPlan | None) -> Iterable[str]:
 
 
 def _outdated(node: NodeSnapshot, evaluation: Evaluation) -> list[str]:
-    """Return the amounts that the virtual node shows and that are not those offered now."""
+    """Return a text about amounts that the virtual node shows and that are not offered now."""
     if node.virtual is None or evaluation.capacity is None:
         return []
     status = node.virtual.status

@@ -1,7 +1,7 @@
 """Evaluates policies for a worker's node, by the same functions that the syncer uses.
 
-Pure. The memory of a running syncer is not known here: a policy as it was before it became invalid,
-and evictions that were tried.
+Pure. Two things that only a running syncer remembers are not known: a policy as it was before it
+became invalid, and evictions that were tried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The decision about a node, and the policies that were passed over.
+    """The decision about a worker's node, and the policies that were passed over.
 
     `capacity` and `usage` are None where no policy lends the node, or its pods were not read.
     """
@@ -54,7 +54,7 @@ class Evaluation:
     usage: NodeUsage | None = None
     plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
     unknown: tuple[str, ...] = ()  # resources of limits that no node has which the policy selects
-    withheld: tuple[str, ...] = ()  # resources of which nothing is lent because of that
+    withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
 
     @property
     def parsed(self) -> ParsedPolicy | None:
@@ -71,7 +71,7 @@ def _parsed(policy: ResourceLeasingPolicy, *, zone: tzinfo, now: datetime) -> Ca
 
 
 def own_policies(binding: BindingSnapshot) -> list[CachedPolicy]:
-    """Return the policies of the worker that name this binding and are not another cluster's."""
+    """Return the worker's policies that name this binding and that no other cluster has claimed."""
     worker = binding.present
     if worker is None:
         return []
@@ -83,7 +83,7 @@ def own_policies(binding: BindingSnapshot) -> list[CachedPolicy]:
 
 
 def _is_foreign(policy: ResourceLeasingPolicy, binding: BindingSnapshot) -> bool:
-    """Whether a binding of that name in another computing cluster has claimed the policy."""
+    """Whether a binding of the same name in another computing cluster has claimed the policy."""
     worker = binding.present
     if worker is None or isinstance(worker.ids, NotRead):
         return False
@@ -91,7 +91,7 @@ def _is_foreign(policy: ResourceLeasingPolicy, binding: BindingSnapshot) -> bool
 
 
 def evaluate(node: NodeSnapshot) -> Evaluation:
-    """Return the decision about a node as of now."""
+    """Return the decision of the policies about a worker's node at the present time."""
     binding, pnode = node.binding, _same_node(node)
     candidates = [entry.candidate() for entry in own_policies(binding)]
     applied = _applied_policy(node)
@@ -118,7 +118,7 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
         return evaluation
     unknown = _unknown_limits(node, decision.policy.parsed, selector)
     if unknown is None:
-        return evaluation  # what is offered depends on nodes that could not be read
+        return evaluation  # the offer depends on nodes that could not be read
     base = base_of(pnode.status.allocatable, pnode.status.capacity)
     limits = decision.policy.parsed.limits
     return replace(
@@ -144,7 +144,7 @@ def limits_absent_resource(binding: BindingSnapshot, pnode: Node) -> bool:
 def _unknown_limits(
     node: NodeSnapshot, parsed: ParsedPolicy, selector: NodeSelector | None
 ) -> tuple[str, ...] | None:
-    """Return the limited resources that no selected node has; None if nodes were not read."""
+    """Return the resources of limits that no selected node has; None if nodes were not read."""
     nodes = node.worker_nodes
     own = (node.physical,) if node.physical is not None else ()
     resources: set[str] = set()
@@ -157,14 +157,14 @@ def _unknown_limits(
 
 
 def _applied_policy(node: NodeSnapshot) -> str | None:
-    """Return the policy that the virtual node is lent by, as its annotation names it."""
+    """Return the policy that lends the virtual node, as the node's annotation names it."""
     if node.virtual is None:
         return None
     return node.virtual.annotations.get(node.binding.domain.policies_applied, "")
 
 
 def _same_node(node: NodeSnapshot) -> Node | None:
-    """Return the worker's node, unless its UID is another one than the virtual node records."""
+    """Return the worker's node; None if its UID is not the one that the virtual node records."""
     vnode, pnode = node.virtual, node.physical
     if vnode is None or pnode is None:
         return pnode
@@ -207,7 +207,7 @@ def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
 
 
 def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
-    """Return each resource of the node, from its allocatable amount to the offered one."""
+    """Return the steps from allocatable to offered amount, for each resource of the node."""
     capacity, usage, parsed = evaluation.capacity, evaluation.usage, evaluation.parsed
     if capacity is None or usage is None or parsed is None:
         return ()
@@ -233,7 +233,7 @@ def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
 
 
 def offered_text(evaluation: Evaluation, name: str) -> str:
-    """Return why so much of one resource is offered: `cpu 4 of 8 (policy p lends 50 % …)`."""
+    """Return a text about why so much is offered: `cpu 4 of 8 (policy p lends 50 % …)`."""
     capacity, usage, decision = evaluation.capacity, evaluation.usage, evaluation.decision
     assert capacity is not None and usage is not None and isinstance(decision, Lend)
     base, left = capacity.base[name], capacity.leftover[name]
@@ -255,7 +255,7 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
 
 
 def window_text(parsed: ParsedPolicy, now: datetime) -> str:
-    """Return whether the windows are open, and until when."""
+    """Return a text about whether a policy's windows are open, and until when."""
     calendar = parsed.calendar
     edge = next_edge(calendar, now)
     state = "open" if within(calendar, now) else "closed"

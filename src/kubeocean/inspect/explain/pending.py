@@ -1,4 +1,4 @@
-"""Explains a pod without a node: which virtual nodes it could go to, and why not to the others.
+"""Explains a pod without a node: which virtual nodes it could be bound to, and why not to others.
 
 Pure. All virtual nodes pass filters in order: the pod's selectors, its tolerations, windows,
 whether a node takes pods, and its free resources. The first filter that no node passes is the
@@ -53,7 +53,7 @@ _SINGULAR: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The nodes that passed one filter, and why each of the others did not."""
+    """The nodes that passed one filter, and why each other node was rejected."""
 
     rule: Rule
     label: str
@@ -63,14 +63,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class FilteredNodes:
-    """All filters up to the first that no node passed."""
+    """The results of all filters, up to the first filter that no node passed."""
 
     total: int
     filters: tuple[Filter, ...]
 
     @property
     def rule(self) -> Rule:
-        """The filter that no node passed; FITS if there is none."""
+        """The rule of the filter that no node passed; FITS if some nodes passed all filters."""
         if not self.total:
             return Rule.NO_NODE
         return Rule.FITS if self.last.passed else self.last.rule
@@ -81,7 +81,7 @@ class FilteredNodes:
 
     @property
     def candidates(self) -> tuple[Node, ...]:
-        """The nodes that passed most filters: all, or all but the last."""
+        """The nodes that passed the most filters: all filters, or all but the last."""
         if not self.filters:
             return ()
         if self.last.passed:
@@ -123,7 +123,7 @@ def explain_pending(snapshot: PodSnapshot) -> Explanation:
 
 
 def _unread_usage(snapshot: PodSnapshot) -> Answer | None:
-    """Without the pods on nodes, nothing is known about free resources."""
+    """Return the answer that free resources are not known, if pods on nodes were not read."""
     if filter_nodes(snapshot).rule not in (Rule.FITS, Rule.TOO_LITTLE):
         return None
     return not_read((snapshot.node_pods,), "it is pending, and free resources are not known")
@@ -145,7 +145,7 @@ def _pod(snapshot: PodSnapshot) -> VirtualPod:
 
 
 def filter_nodes(snapshot: PodSnapshot) -> FilteredNodes:
-    """Filter all virtual nodes that were read."""
+    """Apply the filters to all virtual nodes that were read."""
     pod, domain = _pod(snapshot), snapshot.domain
     tolerations = pod.spec.tolerations or ()
     requests = _requests(pod)
@@ -217,7 +217,10 @@ def _untolerated(node: Node, tolerations: Sequence[Toleration]) -> list[Taint]:
 
 
 def _taints(node: Node, tolerations: Sequence[Toleration], domain: Domain) -> str:
-    """Return taints of users; those of windows and of a node's state have filters of their own."""
+    """Return a text about users' taints that a pod does not tolerate; empty if there are none.
+
+    Taints of windows and of a node's state have filters of their own.
+    """
     state = (
         domain.taint_out_of_time_windows,
         domain.taint_vnode_deleting,
@@ -239,7 +242,10 @@ def _closed(node: Node, tolerations: Sequence[Toleration], domain: Domain) -> st
 
 
 def _takes_pods(node: Node, tolerations: Sequence[Toleration], domain: Domain) -> str:
-    """Return why the scheduler binds no such pod to a node: by its taints, not by Ready."""
+    """Return why the scheduler binds no pod with these tolerations to a node; empty if it does.
+
+    Taints decide, not the condition Ready.
+    """
     taints = _untolerated(node, tolerations)
     keys = {taint.key for taint in taints}
     if domain.taint_vnode_deleting in keys:
@@ -274,7 +280,7 @@ def _free(node: Node, pods: Sequence[CountedPod]) -> dict[str, Quantity]:
 
 
 def _lacking(wanted: Amounts, free: Amounts) -> list[str]:
-    """Return the resources of which too little is free."""
+    """Return the names of the resources of which less is free than `wanted`."""
     return [name for name, amount in wanted.items() if amount > free.get(name, ZERO)]
 
 
@@ -362,7 +368,7 @@ def _fitting_verdict(snapshot: PodSnapshot, filtered: FilteredNodes) -> tuple[st
 
 
 def _openings(filtered: FilteredNodes) -> tuple[str, ...]:
-    """Return the closed windows of nodes that did not reach the filter of resources."""
+    """Return a line about nodes that were rejected because their windows are closed."""
     windows = (each for each in filtered.filters if each.rule is Rule.WINDOW_CLOSED)
     closed = {why for each in windows for why in each.rejected.values()}
     if not closed:
@@ -395,7 +401,7 @@ def _rejections(filtered: FilteredNodes) -> str:
 
 
 def _rejected(filtered: FilteredNodes) -> tuple[str, ...]:
-    """Return the nodes that the last filter rejected, and why."""
+    """Return a line for each node that the last filter rejected, with the reason."""
     if not filtered.filters or filtered.rule is Rule.FITS:
         return ()
     rejected = filtered.last.rejected

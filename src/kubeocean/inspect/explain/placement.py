@@ -1,7 +1,7 @@
 """Explains a placement: whether it is complete, the first reason if not, and each cluster.
 
-Pure. The conditions of the placement decide the verdict. Of each cluster the scheduler's own
-functions tell whether it is picked, and every filter that refuses it.
+Pure. The conditions of the placement decide the verdict. For each cluster, the scheduler's own
+functions determine whether it is picked, and every filter that refuses it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PlacementDetails:
-    """A placement and everything that its placing depends on; None if it does not exist."""
+    """A placement and the objects that its scheduling depends on; None if it does not exist."""
 
     key: Key
     now: datetime
@@ -130,7 +130,7 @@ def _line(condition: Condition) -> str:
 
 
 def _first_problem(entry: ClusterPlacementStatus) -> str:
-    """Return the first step of a cluster that is not True; empty if there is none."""
+    """Return the first condition of a cluster that is not True, as text; empty if there is none."""
     bad = next((each for each in entry.conditions if each.status != "True"), None)
     if bad is None:
         return ""
@@ -138,7 +138,7 @@ def _first_problem(entry: ClusterPlacementStatus) -> str:
 
 
 def _clusters(details: PlacementDetails) -> tuple[str, ...]:
-    """Return one line for each member cluster: the decision on it, and every refusal."""
+    """Return one line for each member cluster: the scheduler's decision, and every refusal."""
     snapshot = latest_policy(known(details.snapshots, ()))
     if snapshot is None or isinstance(details.members, NotRead):
         return ()
@@ -162,7 +162,7 @@ def _clusters(details: PlacementDetails) -> tuple[str, ...]:
 
 
 def _objects(placement: Placement) -> tuple[str, ...]:
-    """Return a line for each object that deviates on a cluster."""
+    """Return a line for each object that failed, drifted or differs on a cluster."""
     lines = []
     for entry in placement.status.placement_statuses:
         for failed in entry.failed_placements:

@@ -1,4 +1,4 @@
-"""Reads a placement of the hub, and everything that its placing depends on."""
+"""Reads a placement from the hub, and the objects that its scheduling depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["read_placement"]
 
 
 async def read_placement(client: Client, key: Key, clock: Clock | None = None) -> PlacementDetails:
-    """Read a placement; a key with a namespace is a ResourcePlacement's."""
+    """Read a placement: a ResourcePlacement if the key has a namespace, else a cluster-wide one."""
     scope, now = scope_of(key), (clock or RealClock()).now()
     placement = await read_object(
         f"{scope.placements} {key}", client.get(scope.placements, key.name, key.namespace)

@@ -1,8 +1,8 @@
 """Explains a pod of the computing cluster: why it waits, where it runs, or why it is gone.
 
-Pure. The rules are applied in order; the first one with an answer decides. The physical pod is
-chosen by the same plan that the syncer makes. A worker either has no physical pod, for a reason, or
-has one, which explains the rest.
+Pure. The rules are applied in order; the first rule with an answer decides. The physical pod is
+chosen by the same plan that the syncer makes. If the worker has no physical pod, the reason for
+that is the answer; if it has one, the state of the physical pod is.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def explain_pod(snapshot: PodSnapshot) -> Explanation:
 
 
 def _evicted(snapshot: PodSnapshot, pod: VirtualPod | None) -> Answer | None:
-    """Return the eviction of a pod that a policy or an event records."""
+    """Return the answer that a pod was evicted, if a policy or an event records that."""
     events = [each for each in known(snapshot.events, ()) if each.reason in _RECLAIMED]
     if pod is not None:
         events = [each for each in events if each.involved_object.uid == pod.uid]
@@ -148,7 +148,7 @@ def _evicted(snapshot: PodSnapshot, pod: VirtualPod | None) -> Answer | None:
 
 
 def _is_outdated(snapshot: PodSnapshot, at: str, evicted: set[str]) -> bool:
-    """Whether the last pod of this name may be another than the one evicted `at` that time.
+    """Whether the eviction `at` that time may have been of an earlier pod of the same name.
 
     A StatefulSet creates a pod of the same name again. Events show that within their lifetime.
     """
@@ -311,7 +311,7 @@ def _ids(snapshot: PodSnapshot) -> Ids:
 
 
 def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
-    """Return why there is no physical pod."""
+    """Return the answer why a pod has no physical pod."""
     binding = _node(snapshot).binding
     refused = find_condition(pod.status.conditions, POD_CREATED)
     message = refused.message if refused is not None else ""
@@ -343,7 +343,7 @@ def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
 
 
 def _awaited(node: NodeSnapshot) -> Answer:
-    """Return the answer for a pod that no worker has refused and no syncer has created yet."""
+    """Return the answer for a pod whose physical pod is neither refused nor created yet."""
     reasons, name = (*heartbeat_text(node), syncer_text(node.binding)), node.binding.name
     if isinstance(node.heartbeat, NotRead) or is_fresh(node.heartbeat, node.binding.now):
         verdict = f"it is being created in worker {name}, which has not refused it"
@@ -353,7 +353,7 @@ def _awaited(node: NodeSnapshot) -> Answer:
 
 
 def _foreign(snapshot: PodSnapshot, pod: VirtualPod) -> list[PhysicalPod]:
-    """Return the physical pods with both names of the pod, if both are of other owners."""
+    """Return the worker's pods that have both names of the physical pod, if both are foreign."""
     ids, domain = _ids(snapshot), snapshot.domain
     names = {
         naming.physical_name(pod.name, pod.namespace),
@@ -368,7 +368,7 @@ def _foreign(snapshot: PodSnapshot, pod: VirtualPod) -> list[PhysicalPod]:
 
 
 def _created(snapshot: PodSnapshot, pod: VirtualPod, ppod: PhysicalPod) -> Answer:
-    """Return the state of the physical pod."""
+    """Return the answer about a pod by the state of its physical pod."""
     node, body = _node(snapshot), ppod.content()
     worker = f"worker {node.binding.name}"
     where = f"pod {ppod.key} of {worker}"
@@ -421,7 +421,7 @@ def _behind(pod: VirtualPod, ppod: PhysicalPod) -> list[str]:
 
 
 def _waiting(body: Json) -> list[tuple[str, str, str]]:
-    """Return name, reason and message of containers that wait."""
+    """Return name, reason and message of each container that is in the state waiting."""
     status: Json = body.get("status") or {}
     waiting = []
     for kind in _CONTAINERS:
@@ -433,7 +433,7 @@ def _waiting(body: Json) -> list[tuple[str, str, str]]:
 
 
 def _cause(message: str) -> str:
-    """Return an error of a server without the request that met it."""
+    """Return a server's error message without the description of the failed request."""
     return message.partition(": ")[2] if message.startswith(_DOING) else message
 
 
@@ -441,7 +441,7 @@ def _cause(message: str) -> str:
 
 
 def _reclaim_text(snapshot: PodSnapshot, pod: VirtualPod) -> tuple[str, ...]:
-    """Return what the reclaim of its node means for a pod."""
+    """Return a text about the effect that the reclaim of its node has on a pod."""
     node = snapshot.node
     if not isinstance(node, NodeSnapshot) or node.binding.present is None or node.binding.problem:
         return ()
@@ -463,7 +463,7 @@ def _events(snapshot: PodSnapshot) -> list[str]:
 
 
 def _event_lines(events: Iterable[Event]) -> list[str]:
-    """Return a line for each event; of equal ones, which both clusters may have, the last."""
+    """Return a line for each event; for equal events, which both clusters may have, one line."""
     lines = {
         (each.reason, each.message): f"{_time(each)} {each.reason}: {each.message}"
         for each in events

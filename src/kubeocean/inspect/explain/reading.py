@@ -1,7 +1,7 @@
 """Reads the parts of both clusters from which a node, a pod or a binding is explained.
 
-Of a bound pod only the objects that concern it are read; of a pending pod all virtual nodes, and
-the worker's node behind the one that comes closest; of a deleted pod the evictions that policies
+For a bound pod only the objects that concern it are read; for a pending pod all virtual nodes, and
+the worker's node behind the one that comes closest; for a deleted pod the evictions that policies
 record. Each binding and its worker is read once.
 """
 
@@ -65,7 +65,7 @@ _CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", 
 
 
 class ExplainReader(SnapshotReader):
-    """Reads for one explanation; `zone` is that of policies that name none."""
+    """Reads the snapshot for one explanation; `zone` is the time zone of policies that set none."""
 
     def __init__(self, computing: Client, *, zone: tzinfo = UTC, **options: Any) -> None:
         super().__init__(computing, **options)
@@ -82,7 +82,7 @@ class ExplainReader(SnapshotReader):
         return self._bindings[name]
 
     async def binding_details(self, name: str) -> BindingDetails:
-        """Return all parts that explain a binding."""
+        """Return all parts from which a binding is explained."""
         binding = await self.binding(name)
         worker = binding.present
         if worker is None:
@@ -106,7 +106,7 @@ class ExplainReader(SnapshotReader):
         )
 
     async def _all_bindings(self) -> Part[list[BindingSnapshot]]:
-        """Read all bindings concurrently: a silent worker delays no other one."""
+        """Read all bindings concurrently: a worker that does not answer delays no other one."""
         listing = await read_part("bindings", self.computing.list(CLUSTER_BINDINGS))
         if isinstance(listing, NotRead):
             return listing
@@ -140,7 +140,7 @@ class ExplainReader(SnapshotReader):
         return replace(snapshot, worker=worker, election=await self._election(binding))
 
     async def _election(self, binding: ClusterBinding) -> Lease | NotRead | None:
-        """Return the lease of the syncers, which has the binding's name or that of charts."""
+        """Return the election Lease of a binding's syncers, under either of its possible names."""
         names = (
             naming.syncer_election(binding.name, self.domain),
             naming.syncer_deployment(binding.spec.cluster_id, self.domain),
@@ -177,7 +177,7 @@ class ExplainReader(SnapshotReader):
     # Nodes
 
     async def node(self, name: str, binding: str = "") -> NodeSnapshot:
-        """Return a virtual node by its name, or a worker's node by its own.
+        """Return the snapshot of a node: a virtual node of this name, or a worker's node.
 
         :raises ConfigError: there is no such binding.
         """
@@ -226,7 +226,7 @@ class ExplainReader(SnapshotReader):
     async def _worker_node(
         self, binding: BindingSnapshot, name: str
     ) -> NodeSnapshot | NotRead | None:
-        """Return a worker's node of this name, or with a virtual node of this name."""
+        """Return a worker's node of this name, or one whose virtual node has this name."""
         client, present = self._client(binding.name), binding.present
         if client is None or present is None:
             return None
@@ -244,7 +244,7 @@ class ExplainReader(SnapshotReader):
         return await self._with_pods(binding, vnode, pnode, pnode.name)
 
     async def _namesakes(self, bindings: Sequence[BindingSnapshot], name: str) -> tuple[str, ...]:
-        """Return the bindings with a worker that has a node of this name, too."""
+        """Return those of the bindings whose worker has a node of this name, too."""
         namesakes = []
         for binding in bindings:
             client = self._client(binding.name)
@@ -286,7 +286,7 @@ class ExplainReader(SnapshotReader):
     # Pods
 
     async def pod(self, key: Key) -> PodSnapshot:
-        """Return all parts that explain a pod."""
+        """Return all parts from which a pod is explained."""
         reading = self.computing.get(VIRTUAL_PODS, key.name, key.namespace, keep_raw=True)
         pod = await read_object(f"pod {key}", reading)
         events = await read_part("events", _events(self.computing, key))
@@ -303,7 +303,7 @@ class ExplainReader(SnapshotReader):
         return snapshot
 
     async def _with_evictions(self, snapshot: PodSnapshot) -> PodSnapshot:
-        """Add the evictions of pods of this name that policies record."""
+        """Return the snapshot with the evictions of pods of this name that policies record."""
         bindings = await self._all_bindings()
         if isinstance(bindings, NotRead):
             return replace(snapshot, others=(*snapshot.others, bindings))
@@ -381,7 +381,7 @@ class ExplainReader(SnapshotReader):
         return snapshot if own else await self._with_absent(snapshot, pod)
 
     async def _with_absent(self, snapshot: PodSnapshot, pod: VirtualPod) -> PodSnapshot:
-        """Add the objects that the pod needs and that do not exist."""
+        """Return the snapshot with the objects that the pod needs and that do not exist."""
         refs = references(pod.content())
         needed: list[tuple[Resource[Any], str]] = [
             (CONFIG_MAPS, name) for name, optional in refs.config_maps.items() if not optional

@@ -1,7 +1,8 @@
-"""Explanations: the state of a node, a pod, a binding or a fleet's object, and what decided it.
+"""Explanations: why a node, a pod, a binding or a fleet's object is in its state.
 
-An explanation begins with the verdict in one sentence, and the rule; its reasons, what would change
-it, and the parts that could not be read follow. Programs get the same as a document.
+An explanation begins with the verdict in one sentence, and the rule that decided; reasons, remedies
+that would change the verdict, and the parts that could not be read follow. Programs get the same as
+a JSON document.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 
 
 class Rule(StrEnum):
-    """The rule that decided; its value is stable."""
+    """The rule that decided an explanation; its value is stable."""
 
     # Of anything
     NOT_READ = "NotRead"  # a part that decides could not be read
@@ -121,7 +122,7 @@ class Rule(StrEnum):
 
 
 class Answer(NamedTuple):
-    """The decision of one rule."""
+    """The answer of one rule: its verdict, the reasons for it, and remedies."""
 
     rule: Rule
     verdict: str
@@ -146,7 +147,7 @@ class OfferedResource:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Lines under a title."""
+    """Lines under a title, as a part of an explanation."""
 
     title: str
     lines: tuple[str, ...]
@@ -154,7 +155,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why an object is in its state."""
+    """The explanation why an object is in its state."""
 
     about: str
     rule: Rule
@@ -176,7 +177,7 @@ class Explanation:
         sections: tuple[Section, ...] = (),
         unread: Iterable[NotRead] = (),
     ) -> Explanation:
-        """Return the explanation of an answer, with `more` reasons after its own."""
+        """Return an explanation made from an answer, with `more` reasons after its own."""
         return cls(
             about,
             answer.rule,
@@ -190,7 +191,7 @@ class Explanation:
 
 
 def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
-    """Return the answer that a part which decides could not be read; None if all were read."""
+    """Return the answer that one of these parts could not be read; None if all were read."""
     unread = [part for part in parts if isinstance(part, NotRead)]
     if not unread:
         return None
@@ -203,7 +204,7 @@ def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
 
 
 def document(explanation: Explanation) -> Json:
-    """Return an explanation for programs."""
+    """Return an explanation as a JSON document for programs."""
     return {
         "about": explanation.about,
         "rule": str(explanation.rule),

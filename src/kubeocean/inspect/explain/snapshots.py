@@ -39,7 +39,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingSnapshot:
-    """A binding with its worker, and the election of its syncers; without `worker` it is absent."""
+    """A binding with its worker, and the election of its syncers.
+
+    `worker` is None if the binding does not exist.
+    """
 
     now: datetime
     name: str = ""
@@ -50,7 +53,7 @@ class BindingSnapshot:
 
     @property
     def present(self) -> WorkerSnapshot | None:
-        """The worker of a binding that exists and was read."""
+        """The binding and its worker, if the binding exists and was read."""
         return None if isinstance(self.worker, NotRead) else self.worker
 
     @property
@@ -67,7 +70,7 @@ class BindingSnapshot:
 
     @property
     def mount(self) -> str:
-        """The namespace in which pods run in the worker."""
+        """The worker's namespace in which the binding's pods run."""
         named = self.binding.spec.mount_namespace if self.binding is not None else ""
         return named or self.domain.worker_namespace
 
@@ -80,7 +83,7 @@ class BindingSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """A virtual node, and the worker's node that it represents."""
+    """A virtual node, the worker's node that it represents, and the pods on each."""
 
     binding: BindingSnapshot
     name: str  # of the virtual node
@@ -113,7 +116,7 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class EvictionRecord:
-    """An eviction of a pod of this name, in the status of a policy."""
+    """An eviction of a pod that the status of a policy records."""
 
     policy: str
     binding: str
@@ -164,7 +167,7 @@ class RolloutSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingDetails:
-    """A binding, the other bindings, its programs and its virtual nodes."""
+    """A binding with the parts that explain it: other bindings, its programs and virtual nodes."""
 
     binding: BindingSnapshot
     others: Part[tuple[ClusterBinding, ...]] = ()
@@ -180,7 +183,7 @@ class BindingDetails:
 
 
 def is_fresh(lease: Lease | NotRead | None, now: datetime) -> bool:
-    """Whether the holder of a lease has renewed it in time."""
+    """Whether the holder of a Lease has renewed it within the lease duration."""
     if lease is None or isinstance(lease, NotRead) or not lease.spec.renew_time:
         return False
     renewed = instant_of(lease.spec.renew_time)

@@ -1,7 +1,7 @@
 """Explains a Work: whether a member has applied its manifests, and the first reason if not. Pure.
 
-The conditions that the member's agent reported decide. Where they are not about the present
-generation, the member's heartbeats tell whether a report can be expected.
+The conditions that the member's agent reported decide. Where they are about an earlier generation,
+the member's heartbeats show whether a report can be expected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WorkDetails:
-    """A Work and its member; None if they do not exist."""
+    """A Work and the MemberCluster that applies it; None if they do not exist."""
 
     key: Key
     now: datetime
@@ -104,7 +104,7 @@ def _answer(work: Work, details: WorkDetails) -> Answer:
 
 
 def _silence(details: WorkDetails) -> tuple[str, ...]:
-    """Return why no report of the member can be expected; empty if one can, or is not known."""
+    """Return why no report of the member can be expected; empty if there is no known reason."""
     if isinstance(details.member, NotRead):
         return ()
     name = member_of_namespace(details.key.namespace) or details.key.namespace

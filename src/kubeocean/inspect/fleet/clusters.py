@@ -35,7 +35,7 @@ _TONES: Final = {"True": Tone.GOOD, "False": Tone.BAD, "Unknown": Tone.WARN}
 
 
 class ClusterView(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A member cluster; amounts are quantities, `available` of `allocatable`."""
+    """A member cluster of a fleet; amounts are texts of Kubernetes quantities."""
 
     name: str
     state: str
@@ -55,13 +55,13 @@ class ClusterView(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
 
 def cluster_views(members: Iterable[MemberCluster], now: datetime) -> list[ClusterView]:
-    """Return all members by name."""
+    """Return the views of all members of a fleet, by name."""
     views = (cluster_view(member, now) for member in members)
     return sorted(views, key=lambda view: view.name)
 
 
 def cluster_view(member: MemberCluster, now: datetime) -> ClusterView:
-    """Return one member."""
+    """Return the view of one member of a fleet."""
     status = member.status
     threshold = unhealthy_threshold(None, member.spec.heartbeat_period_seconds)
     health = control_plane_health(status.agent_status, threshold, now)
@@ -92,7 +92,7 @@ def cluster_view(member: MemberCluster, now: datetime) -> ClusterView:
 
 
 def cluster_lines(views: Iterable[ClusterView], now: datetime) -> list[Line]:
-    """Return a table of members, and what is wrong with them."""
+    """Return a table of members, and a line for each of their problems."""
     views = list(views)
     if not views:
         return [(Cell("The fleet has no members."),)]

@@ -26,7 +26,7 @@ _HEAD: Final = (
 
 
 class PlacementView(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A placement; counts are numbers of clusters.
+    """A placement of a fleet; counts are numbers of clusters.
 
     `selected` clusters are picked; `wanted` is absent where a policy takes all that match.
     `scheduled`, `applied` and `available` count reports on the present generation only. `problem`
@@ -50,18 +50,18 @@ class PlacementView(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
     @property
     def title(self) -> str:
-        """`NAMESPACE/NAME`, or the name of a ClusterResourcePlacement."""
+        """The placement as `NAMESPACE/NAME`, or the name of a ClusterResourcePlacement."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def placement_views(placements: Iterable[Placement]) -> list[PlacementView]:
-    """Return all placements by namespace and name, those of the whole cluster first."""
+    """Return the views of all placements by namespace and name, cluster-wide ones first."""
     views = map(placement_view, placements)
     return sorted(views, key=lambda view: (view.namespace, view.name))
 
 
 def placement_view(placement: Placement) -> PlacementView:
-    """Return one placement."""
+    """Return the view of one placement."""
     status, policy = placement.status, placement.spec.policy
     entries = [entry for entry in status.placement_statuses if entry.cluster_name]
     picked = (find_condition(entry.conditions, SCHEDULED.name) for entry in entries)

@@ -28,7 +28,7 @@ __all__ = [
     "work_steps",
 ]
 
-NOT_REPORTED: Final = "NotReported"  # reason of a condition that nobody has written yet
+NOT_REPORTED: Final = "NotReported"  # reason of a condition that is not written yet
 _APPLY: Final = (WorkCondition.APPLIED, WorkCondition.AVAILABLE)
 _REPORT_DIFF: Final = (WorkCondition.DIFF_REPORTED,)
 
@@ -53,7 +53,7 @@ def work_problem(work: Work) -> Condition | None:
 
 
 def work_steps(work: Work) -> tuple[str, ...]:
-    """Return the condition types that a Work goes through."""
+    """Return the condition types that a Work should have, in order."""
     is_diff = work.spec.apply_strategy.type == ApplyStrategyType.REPORT_DIFF
     return _REPORT_DIFF if is_diff else _APPLY
 
@@ -71,7 +71,7 @@ def manifest_problem(report: ManifestCondition | None, steps: Iterable[str]) -> 
 
 
 def condition_text(condition: Condition) -> str:
-    """Return `Applied False (ApplyFailed): message`."""
+    """Return a condition as text: `Applied False (ApplyFailed): message`."""
     text = f"{condition.type} {condition.status} ({condition.reason})"
     return f"{text}: {condition.message}" if condition.message else text
 

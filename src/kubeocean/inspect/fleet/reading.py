@@ -1,4 +1,4 @@
-"""Reads placements of a hub, and everything that the hub has for one of them."""
+"""Reads placements from a hub, and the objects that the hub creates for one of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def read_tree(client: Client, key: Key) -> PlacementObjects:
 async def list_served(
     client: Client, resource: Resource[ObjectT], namespace: str = "", *, labels: str = ""
 ) -> tuple[ObjectT, ...]:
-    """List the objects of a kind.
+    """List the objects of a kind, which the cluster has to serve.
 
     :raises ApiError: they cannot be read, or the cluster does not serve the kind.
     """
@@ -79,10 +79,10 @@ async def list_served(
 
 
 async def get_served(client: Client, resource: Resource[ObjectT], key: Key) -> ObjectT:
-    """Get an object.
+    """Get an object of a kind, which the cluster has to serve.
 
     :raises NotFound: the cluster serves the kind, and there is no such object.
-    :raises ApiError: it cannot be read, or the cluster does not serve the kind.
+    :raises ApiError: the object cannot be read, or the cluster does not serve the kind.
     """
     try:
         return await client.get(resource, key.name, key.namespace)
@@ -100,7 +100,7 @@ def _not_served(resource: Resource[ObjectT]) -> ApiError:
 async def _metadata(
     client: Client, resource: Resource[Untyped], namespace: str, labels: str
 ) -> tuple[Untyped, ...]:
-    """List the metadata of objects: resource snapshots hold all that a placement selects."""
+    """List the metadata of objects alone: resource snapshots hold all objects of a placement."""
     items: list[Untyped] = []
     pages = client.pages(resource, namespace, labels=labels, metadata_only=True)
     async for page in pages:

@@ -42,9 +42,10 @@ _TONES: Final = {"True": Tone.GOOD, "False": Tone.BAD, "Unknown": Tone.WARN}
 
 
 class TreeNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """An object with its state: `complete`, a condition that is not True, or `not read`.
+    """An object in the tree of a placement, with its state and its children.
 
-    `status` is that of the condition; True for a complete object.
+    The state is `complete`, a condition that is not True, or `not read`. `status` is that of the
+    condition; True for a complete object.
     """
 
     kind: str
@@ -58,7 +59,7 @@ class TreeNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class PlacementObjects:
-    """A placement, and all objects that the hub has for it."""
+    """A placement, and all objects that the hub created for it."""
 
     placement: Placement
     policy_snapshots: Part[tuple[PolicySnapshot, ...]] = ()
@@ -119,13 +120,13 @@ def placement_tree(objects: PlacementObjects) -> TreeNode:
 
 
 def tree_lines(node: TreeNode) -> Iterator[Line]:
-    """Yield the lines of a tree."""
+    """Yield the lines of a placement's tree."""
     yield _line(node, "")
     yield from _branches(node.children, "")
 
 
 def object_nodes(work: Work) -> list[TreeNode]:
-    """Return the objects of a Work: one for each manifest, in their order."""
+    """Return the tree nodes of a Work's objects: one for each manifest, in their order."""
     reports = {each.identifier.ordinal: each for each in work.status.manifest_conditions}
     steps = work_steps(work)
     return [

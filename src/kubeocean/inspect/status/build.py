@@ -58,7 +58,7 @@ _FAILURES: Final = {ProgramState.DEGRADED: "works in part", ProgramState.DOWN: "
 
 
 def installation_view(snapshot: Snapshot) -> InstallationView:
-    """Return the view of a snapshot."""
+    """Return the view of an installation, built from a snapshot."""
     nodes = _nodes_by_binding(snapshot)
     bindings = sorted(known(snapshot.bindings, ()), key=lambda binding: binding.name)
     clusters = tuple(
@@ -161,7 +161,7 @@ def _nodes_by_binding(snapshot: Snapshot) -> dict[str, list[NodeView]]:
 
 
 def _node(node: Node, use: NodeUse | None, domain: Domain) -> NodeView:
-    """Return the view of a node; `use` is None where pods could not be read."""
+    """Return the view of a virtual node; `use` is None where pods could not be read."""
     ready = find_condition(node.status.conditions, conditions.READY) or _NOT_REPORTED
     state = _node_state(node, domain)
     offered = read_amounts(node.status.allocatable, field="status.allocatable")
@@ -210,7 +210,7 @@ def _node_resources(
 
 
 def _sum_resources(resources: Iterable[Resources]) -> Resources:
-    """Return the sums; a resource of which nothing is lent now is still named."""
+    """Return the sums of resources; a resource of which nothing is lent now is still named."""
     several = list(resources)
     return Resources(
         _sum(each.lent for each in several),
@@ -288,8 +288,8 @@ def _health(
     """Return the health of an installation; `strays` are virtual nodes without a binding.
 
     Parts that the user may not read, and workers that only this machine does not reach, are notes:
-    whether a worker answers is for its syncer to report. Without the nodes or the pods, an
-    installation is not called healthy.
+    the syncer reports whether a worker answers. Without the nodes or the pods, an installation is
+    not called healthy.
     """
     findings = list(_installation_findings(manager, strays, snapshot.unread))
     findings += _misnamed_policies(snapshot)
@@ -316,7 +316,7 @@ def _installation_findings(
 
 
 def _misnamed_policies(snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield policies of workers that name no binding, and that no syncer of any cluster holds."""
+    """Yield a note for each policy whose binding does not exist and that no syncer has claimed."""
     if snapshot.only:
         return
     names = {binding.name for binding in known(snapshot.bindings, ())}
@@ -382,7 +382,7 @@ def _pod_findings(cluster: ClusterView) -> Iterator[Finding]:
 
 
 def _some(count: int, names: Sequence[str]) -> str:
-    """Return a number of pods with the names of the first."""
+    """Return a number of pods as text, with the names of the first few."""
     more = f" and {count - len(names)} more" if count > len(names) else ""
     return f"{counted(count, 'pod')} ({', '.join(names)}{more})"
 
@@ -438,7 +438,7 @@ def _lease_findings(cluster: ClusterView, lease: LeaseView, now: datetime) -> It
 def _reclaim_finding(
     cluster: ClusterView, lease: LeaseView, reclaim: ReclaimView, now: datetime
 ) -> Finding:
-    """Return a problem if pods stay longer than their policy lends, else a note."""
+    """Return an error if pods run longer than their policy lends, else a note."""
     own = (node for node in cluster.nodes if node.policy == lease.policy)
     outside = (node for node in own if node.state in (NodeState.CLOSED, NodeState.LEAVING))
     names = merge_names(node.pod_names.get(STAYING, ()) for node in outside)

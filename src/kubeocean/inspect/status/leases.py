@@ -1,8 +1,8 @@
-"""Views of policies.
+"""Views of policies, for status and top.
 
 Whether a policy that names its zone is open, and until when, follows from its spec. The zone of a
-policy without one is known to its syncer alone, so its status is shown. Of a policy that could not
-be read, only its nodes are shown.
+policy without one is known to its syncer alone, so the policy's status is shown. If a policy could
+not be read, only its nodes are shown.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _edge(
 
 
 def _reclaim(status: PolicyStatus) -> ReclaimView | None:
-    """Return the reclaim that is under way; None if it has ended or never began."""
+    """Return the view of a policy's reclaim that is under way; None if there is none."""
     reclaim = status.reclaim
     if reclaim is None or reclaim.start_time is None or reclaim.completion_time is not None:
         return None
@@ -137,7 +137,7 @@ def _window(window: TimeWindow) -> str:
 
 
 def _runs(days: list[str]) -> Iterator[str]:
-    """Yield days of the week in order, with neighbours as a span."""
+    """Yield days of the week in order, with consecutive days as a span: `Mon-Fri`."""
     numbers = sorted({DAYS.index(day) for day in days if day in DAYS})
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         run = [DAYS[number][:3].capitalize() for _, number in group]

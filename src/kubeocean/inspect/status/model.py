@@ -47,7 +47,7 @@ __all__ = [
 
 
 class ConnectionState(StrEnum):
-    """The syncer's report on its worker."""
+    """Whether a worker is connected, as its syncer reports."""
 
     CONNECTED = "Connected"
     NOT_CONNECTED = "NotConnected"
@@ -60,7 +60,7 @@ class ProgramState(StrEnum):
     RUNNING = "Running"
     DEGRADED = "Degraded"  # not all of its replicas serve
     DOWN = "Down"
-    UNKNOWN = "Unknown"  # no Deployment, Lease or condition shows it
+    UNKNOWN = "Unknown"  # no Deployment, Lease or condition shows the state
 
 
 class NodeState(StrEnum):
@@ -84,7 +84,7 @@ class LeaseState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Amounts lent, requested by pods, and free for new pods."""
+    """Amounts of each resource: lent, requested by pods, and free for new pods."""
 
     lent: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ProgramView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One virtual node. `lent` is zero of everything while its window is closed."""
+    """A virtual node. The lent amount of each resource is zero while its window is closed."""
 
     name: str
     physical: str = ""
@@ -143,7 +143,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """When a window opens or closes next; `local` is the same time in the policy's own zone."""
+    """The next time when a window opens or closes; `local` is that time in the policy's zone."""
 
     time: datetime
     local: datetime
@@ -153,7 +153,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimView:
-    """The progress of a reclaim."""
+    """The progress of a policy's reclaim."""
 
     reason: str = ""
     message: str = ""
@@ -168,7 +168,7 @@ class ReclaimView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
-    """One policy. `seen` is False if only the nodes that the policy lends were read."""
+    """A policy. `seen` is False if only the nodes that the policy lends were read."""
 
     policy: str
     state: LeaseState
@@ -186,7 +186,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class InstallationHealth:
-    """Problems, which need action, and notes.
+    """The health of an installation: problems, which need action, and notes.
 
     `healthy` is None where there are no problems, but nodes or pods could not be read.
     """
@@ -198,7 +198,7 @@ class InstallationHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """One binding and its worker."""
+    """A binding and its worker."""
 
     name: str
     cluster_id: str = ""
@@ -223,7 +223,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationView:
-    """All bindings, the manager, and the health of the installation."""
+    """The view of an installation: all bindings, the manager, and the health."""
 
     at: datetime
     manager: ProgramView = field(default_factory=ProgramView)
@@ -234,6 +234,6 @@ class InstallationView:
     not_read: tuple[NotRead, ...] = ()
 
     def why_not_read(self, *parts: str) -> str:
-        """Return why the first of these parts that could not be read was not; else nothing."""
+        """Return why the first unread part among `parts` was not read; empty if all were read."""
         reasons = {each.what: each.refusal for each in self.not_read}
         return next((reasons[part] for part in parts if part in reasons), "")

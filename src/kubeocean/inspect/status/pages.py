@@ -73,7 +73,7 @@ _PHASES: Final = ("running", "pending", "succeeded", "failed", "unknown", "termi
 def status_page(
     view: InstallationView, *, wide: bool = False, rows: int = NODES_SHOWN
 ) -> list[Line]:
-    """Return clusters, nodes, policies, pods, findings, and the health in the last line."""
+    """Return the page of status: clusters, nodes, policies, pods, findings, and the health."""
     if not view.clusters:
         return [line(_NONE_BOUND), *_findings(view), health_line(view)]
     shown = [
@@ -151,7 +151,7 @@ def _phase(cluster: ClusterView) -> Cell:
 
 
 def _worker(cluster: ClusterView, now: datetime) -> Cell:
-    """Return the syncer's report on its worker, or the reader's own result if that is worse."""
+    """Return the cell about a worker: its syncer's report, or the reader's if that is worse."""
     reported, since = cluster.connection, ago(cluster.connection.since, now)
     if reported.state is ConnectionState.NOT_CONNECTED:
         word = "no answer" if reported.reason in _NO_ANSWER else "not usable"
@@ -300,7 +300,7 @@ def _counts(pods: PodCounts) -> Iterator[Cell]:
 
 
 def top_page(view: InstallationView, *, nodes: bool = False, wide: bool = False) -> list[Line]:
-    """Return one row for each cluster or each node, one for all, and what could not be read."""
+    """Return the page of top: a row for each cluster or node, a sum, and unread parts."""
     if not view.clusters:
         return [line("No cluster is bound.")]
     unread = view.why_not_read("nodes")
@@ -329,7 +329,7 @@ def top_page(view: InstallationView, *, nodes: bool = False, wide: bool = False)
 
 
 def _resource_names(total: Resources, wide: bool) -> list[str]:
-    """Return cpu, memory, pods and devices; with `wide` all resources."""
+    """Return the resources to show: cpu, memory, pods and devices; with `wide` all."""
     names = sorted({**total.lent, **total.used})
     others = [name for name in names if name not in _USUAL and (wide or _DEVICE in name)]
     return [*_USUAL, *others]
@@ -351,7 +351,7 @@ def _amounts(resources: Resources, names: Sequence[str]) -> list[Cell]:
 
 
 def document(view: InstallationView) -> Json:
-    """Return the whole view."""
+    """Return the whole view of an installation as a JSON document."""
     return _of_fields(view)
 
 

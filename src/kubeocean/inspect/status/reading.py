@@ -1,6 +1,6 @@
 """Reads the snapshot that status and top show.
 
-Lists come in pages and are pruned while they are decoded; pods are counted and not kept.
+Lists are read in pages and pruned while they are decoded; pods are counted and not kept.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["StatusReader"]
 
 
 class StatusReader(SnapshotReader):
-    """Reads what status and top show, as often as `look` is called."""
+    """Reads the installation that status and top show; `look` may be called repeatedly."""
 
     def __init__(self, computing: Client, *, ask_workers: bool = True, **options: Any) -> None:
         super().__init__(computing, **options)
         self._ask_workers = ask_workers
 
     async def look(self, name: str = "") -> InstallationView:
-        """Return the view of all bindings, or of one.
+        """Return the view of the installation, with all bindings or the named one.
 
         :raises ConfigError: there is no binding of that name.
         :raises ApiError: the bindings cannot be read.
@@ -46,7 +46,7 @@ class StatusReader(SnapshotReader):
         return installation_view(await self.read(name))
 
     async def read(self, name: str = "") -> Snapshot:
-        """Return the snapshot of that view; raises as `look` does."""
+        """Return the snapshot from which `look` builds its view; raises as `look` does."""
         bindings = await self._bindings(name)
         now = await self.now()
         async with asyncio.TaskGroup() as group:

@@ -1,7 +1,7 @@
-"""Pod accounts: a pod's own ServiceAccount, as a kubeconfig with a token that never gets old.
+"""Pod accounts: a kubeconfig with a token of a pod's ServiceAccount, which is renewed in time.
 
-The token is bound to the pod: the pod's end, or an hour without renewal, ends the token. A program
-that reads the file again has the new token.
+The token is bound to the pod: it expires with the pod, or after an hour without renewal. A program
+that reads the file again gets the new token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 
 class PodAccount:
-    """The kubeconfig of one pod at `path`, for the API server at `server` with this CA."""
+    """Writes and renews the kubeconfig of one pod at `path`, for the API server at `server`."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class PodAccount:
         self._renew_s = 0.0
 
     async def renew(self) -> None:
-        """Write a kubeconfig with a fresh token.
+        """Request a new token for the pod, and write a kubeconfig with it.
 
-        :raises ApiError: the server does not give one.
+        :raises ApiError: the server does not issue a token.
         """
         body = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -78,7 +78,7 @@ class PodAccount:
         write_private(self.path, content)
 
     async def run(self) -> None:
-        """Renew the token in time, until cancelled."""
+        """Renew the pod's token before it expires, until cancelled."""
         while True:
             await self._clock.sleep(max(self._renew_s, _AGAIN_S))
             try:

@@ -1,8 +1,8 @@
-"""Loopback: an address of this machine for each pod of a node.
+"""Loopback: an address of this machine for each pod of a process node.
 
-All of 127.0.0.0/8 is ours without any set-up, so pods that share the machine can all listen on the
-ports that they know. The part that a node uses follows from the path of its directory,
-so nodes of different oceans use different parts.
+All of 127.0.0.0/8 can be used without any set-up, so pods that share the machine can all listen on
+their usual ports. The part that a node uses follows from the path of its directory, so that nodes
+of different oceans use different parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LAST: Final = 254
 
 
 class Addresses:
-    """127.x.y.1 for the node in `root`, and the rest of 127.x.y.0/24 for its pods."""
+    """Assigns loopback addresses: 127.x.y.1 to the node in `root`, the rest of the /24 to pods."""
 
     def __init__(self, root: Path) -> None:
         digest = zlib.crc32(str(root).encode())
@@ -32,7 +32,7 @@ class Addresses:
     def take(self, uid: str, wanted: str = "") -> str:
         """Return an address for the pod: its previous one, if that is free.
 
-        :raises LocalError: all of them are in use.
+        :raises LocalError: all addresses are in use.
         """
         taken = set(self._taken.values())
         ours = (f"{self._network}.{number}" for number in range(_FIRST, _LAST + 1))
@@ -43,5 +43,5 @@ class Addresses:
         return self._taken[uid]
 
     def give_back(self, uid: str) -> None:
-        """The pod is gone."""
+        """Free the address of a deleted pod."""
         self._taken.pop(uid, None)

@@ -1,8 +1,9 @@
 """Containers of a pod as processes: restarts with backoff, and HTTP probes.
 
-A program that ends is restarted after a delay that doubles. Its state is in `known`, and `changed`
-is called with each change. Only HTTP probes are supported; certificates are not verified, as in a
-kubelet. Until the first success a probe runs more often than its period, to shorten the start.
+A program that ends is restarted after a delay that doubles. The state of a container is in `known`,
+and `changed` is called with each change. Only HTTP probes are supported; certificates are not
+verified, as in a kubelet. Until the first success a probe runs more often than its period, to
+shorten the start.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Probe of a container: request, period, and failure threshold."""
+    """An HTTP probe of a container: URL, period, and failure threshold."""
 
     url: str
     every_s: float = 10.0
@@ -41,12 +42,15 @@ class Probe:
 
     @property
     def eager_s(self) -> float:
-        """Period until the first success."""
+        """Seconds between two probes until the first success."""
         return min(self.every_s, _EAGER_S)
 
 
 def probe(container: Json, kind: str, address: str, ports: Mapping[int, int]) -> Probe | None:
-    """A container's probe of a kind, such as `readinessProbe`; `ports` maps ports to real ones."""
+    """Return a container's probe of a kind such as `readinessProbe`; None if it has none.
+
+    `ports` maps the ports of the container to those that its program listens on.
+    """
     probe_spec = container.get(kind) or {}
     get = probe_spec.get("httpGet")
     if get is None:
@@ -65,7 +69,7 @@ def probe(container: Json, kind: str, address: str, ports: Mapping[int, int]) ->
 
 
 async def ask(session: aiohttp.ClientSession, probe: Probe) -> bool:
-    """Whether the answer is good."""
+    """Send the probe's request; return whether it succeeded."""
     limit = aiohttp.ClientTimeout(total=probe.timeout_s)
     try:
         # ssl=False: a kubelet does not check either, and the certificate is for other callers.
@@ -78,12 +82,12 @@ async def ask(session: aiohttp.ClientSession, probe: Probe) -> bool:
 
 _PAUSE_S: Final = 1.0
 _LONGEST_S: Final = 60.0
-_STEADY_S: Final = 60.0  # a run of this length makes the next pause short again
+_STEADY_S: Final = 60.0  # a run of this length resets the back-off
 _BACK_OFF: Final = "CrashLoopBackOff"
 
 
 class ContainerRun:
-    """A container of `pod` at its place; its own variables win over those in `base`."""
+    """Runs a container of `pod` as a process; its own variables win over those in `base`."""
 
     def __init__(
         self,
@@ -109,8 +113,10 @@ class ContainerRun:
         self._process: Process | None = None
 
     async def run(self) -> None:
-        """Run the program, with restarts as its pod's restartPolicy says, until its end or a
-        cancellation; no process is left then."""
+        """Run the container's program until it ends or is cancelled; leave no process.
+
+        The program is restarted by the restartPolicy of its pod.
+        """
         pause_s = _PAUSE_S
         policy = self._pod["spec"].get("restartPolicy", "Always")
         try:
@@ -133,7 +139,7 @@ class ContainerRun:
             await self._end()
 
     async def _once(self) -> int:
-        """Run the program once and return its exit code."""
+        """Run the container's program once and return its exit code."""
         try:
             process = await self._start()
         except (LocalError, OSError) as error:
@@ -144,7 +150,7 @@ class ContainerRun:
         ready, lives = (self._probe(f"{kind}Probe") for kind in ("readiness", "liveness"))
         self.known.ready = ready is None
         self._changed()
-        async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             asking = [
                 group.create_task(task)
                 for task in (
@@ -182,13 +188,13 @@ class ContainerRun:
         code = await self._process.stop(within_s=self.grace_s)
         self.known.end(code or 0, self._now())
 
-    # Questions
+    # Probes
 
     def _probe(self, kind: str) -> Probe | None:
         return probe(self._container, kind, self._place.address, self._ports)
 
     async def _follow(self, session: aiohttp.ClientSession, probe: Probe) -> None:
-        """Probe readiness until cancelled, and report each change."""
+        """Probe the container's readiness until cancelled, and report each change."""
         bad = 0
         while True:
             good = await ask(session, probe)
@@ -200,7 +206,7 @@ class ContainerRun:
             await self._clock.sleep(probe.every_s if ready else probe.eager_s)
 
     async def _guard(self, session: aiohttp.ClientSession, probe: Probe) -> None:
-        """End the program when its liveness probe fails."""
+        """Stop the container's program when its liveness probe fails."""
         await self._clock.sleep(probe.delay_s)
         bad = 0
         while bad < probe.failures:

@@ -1,6 +1,6 @@
 """Pod logs: the answers of a process node to `kubectl logs`.
 
-Only the API server is answered: over TLS, with its own client certificate.
+Only requests of the API server are answered: over TLS, with its own client certificate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubeocean.runtime.objects import Key
 
 __all__ = ["Find", "LogServer", "tail"]
 
-Find = Callable[[Key, str], Path | None]  # the log of a pod's container
+Find = Callable[[Key, str], Path | None]  # returns the log file of a pod's container
 
 _CALLER: Final = "kube-apiserver-kubelet-client"
 _LOOK_S: Final = 0.25
@@ -26,7 +26,7 @@ _BLOCK: Final = 64 * 1024
 
 
 class LogServer:
-    """`async with LogServer(...)` listens at `address`; `port` is known then."""
+    """HTTPS server of pod logs; `async with LogServer(...)` listens at `address`, sets `port`."""
 
     def __init__(self, find: Find, authority: Authority, *, address: str, node: str) -> None:
         self._find = find
@@ -41,7 +41,7 @@ class LogServer:
         self.port = 0
 
     async def start(self, files: Path) -> None:
-        """Listen; certificate and key are kept in `files`."""
+        """Start to listen; the server's certificate and key are stored in `files`."""
         subject = Subject(f"system:node:{self._node}", sans=(self._address,), server=True)
         self._authority.ensure_issued(files, "node", subject)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -80,7 +80,7 @@ class LogServer:
 
 
 def tail(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines begin."""
+    """Return the offset in a log file at which the last `lines` lines begin."""
     size = path.stat().st_size
     if not lines:
         return size

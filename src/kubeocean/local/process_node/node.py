@@ -1,11 +1,11 @@
-"""Process node: a node of a local cluster that runs our own pods as processes of this machine.
+"""Process node: a node of a local cluster that runs Kubeocean's pods as processes of this machine.
 
 A process node is a kubelet for one image: a registered Node with a lease that runs the pods bound
 by the scheduler, each under its own ServiceAccount. So Deployments of Kubeocean are rolled out
 without containers. The identity of a process node is that of a node, with the rights of a kubelet.
 
-A taint keeps other people's pods away. Processes are children of ours and end with us; the pods
-stay, and run again with the next start.
+A taint keeps other pods away. The processes are children of this process and end with it; the Pod
+objects stay, and run again with the next start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EFFECT: Final = "NoSchedule"
 _LEASES: Final = "kube-node-lease"
 _LEASE_S: Final = 40
 _RENEW_S: Final = 10.0
-_LATE_S: Final = 30.0  # after such a silence the controllers may have given us up
+_LATE_S: Final = 30.0  # after a longer gap the controllers may have marked the node as not Ready
 _PODS: Final = 110
 _CONDITIONS: Final = (
     ("Ready", "True", "KubeletReady"),
@@ -52,7 +52,7 @@ _log = get_logger(__name__)
 
 
 class ProcessNode:
-    """Process node of `cluster`, which must be up while `run` runs.
+    """A node of `cluster` that runs pods as processes; the cluster must run while `run` runs.
 
     Only pods of the system namespace of `domain` are run.
     """
@@ -76,7 +76,7 @@ class ProcessNode:
         self._renewed_at = 0.0
 
     async def run(self) -> None:
-        """Run pods until cancelled; all processes have ended then.
+        """Register the node and run its pods until cancelled; end all processes then.
 
         :raises ApiError: the node cannot be registered.
         """
@@ -201,7 +201,7 @@ class ProcessNode:
 
 
 def node_document(name: str, *, address: str, port: int, now: str, version: str) -> Json:
-    """The node, as large as this machine."""
+    """Return the Node object, with the capacity of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     room = {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "pods": str(_PODS)}
     labels = {

@@ -39,7 +39,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The node that pods run on, as far as they care."""
+    """Properties of the process node that pods run on."""
 
     client: Client
     address: str
@@ -52,7 +52,7 @@ class Host:
 
 
 class PodRun:
-    """One running pod; `update` changes its spec, `forget` marks it as already deleted."""
+    """Runs one pod as processes; `update` changes its spec, `forget` marks it as deleted."""
 
     def __init__(self, pod: Pod, host: Host, address: str) -> None:
         self.uid = pod.uid
@@ -66,7 +66,7 @@ class PodRun:
         self._runs: list[ContainerRun] = []
         self._known = remembered(self._wanted)
         self._news = asyncio.Event()
-        self._over = asyncio.Event()  # the pod is to end, or was deleted
+        self._over = asyncio.Event()  # set when the pod is to end, or was deleted
         self._gone = False
         self.update(pod)
 
@@ -88,7 +88,7 @@ class PodRun:
         self._over.set()
 
     async def run(self) -> None:
-        """Run the pod until its deletion or a cancellation; its programs have ended then."""
+        """Run the pod until it is deleted or the task is cancelled; end its programs then."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._live()), group.create_task(self._write_changes())]
             try:
@@ -97,7 +97,7 @@ class PodRun:
                 for run in self._runs:
                     run.grace_s = min(run.grace_s, _HURRY_S)
                 raise
-            # Its programs end first, so that their end is reported.
+            # The programs end first, so that their end is reported.
             await _ended(tasks[0])
             await _ended(tasks[1])
         if not self._gone:
@@ -152,7 +152,7 @@ class PodRun:
                 if not missing:
                     return
                 message = f"volumes are not there yet: {', '.join(missing)}"
-            except ApiError as error:  # the server may not know yet that the pod is here
+            except ApiError as error:  # the server may not know yet that the pod runs on this node
                 message = str(error)
             if message != self._known[0].message:
                 waiting(self._known, "ContainerCreating", message)
@@ -237,6 +237,6 @@ def directory_name(pod: Pod) -> str:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end, through further cancellations."""
+    """Cancel a task and wait for its end, also if the caller is cancelled meanwhile."""
     task.cancel()
     await asyncio.wait([task])

@@ -1,8 +1,9 @@
 """Pod programs: containers of Kubeocean, run as ordinary processes of this machine. Pure.
 
-A program here runs as the user of this machine, who has the administrators' kubeconfigs. So only
-pods of the system namespace run, only with our image, and only as manager, syncer or proxier; only
-known variables are passed on, and Python runs isolated from its environment and user packages.
+A program of a process node runs as the user of this machine, who has the administrators'
+kubeconfigs. So only pods of the system namespace run, only with Kubeocean's image, and only as
+manager, syncer or proxier; only known variables are passed on, and Python runs isolated from its
+environment and user packages.
 
 All pods share one network, so each has an address of its own and listens only there; ports stay the
 same unless another program of this machine uses them.
@@ -36,7 +37,7 @@ _BOTH: Final = {
     "metrics-bind-address": group.METRICS_PORT,
     "health-probe-bind-address": group.HEALTH_PORT,
 }
-# The flags that say where a program listens, with the ports that it takes by itself; 0 is none.
+# The flags that set where a program listens, with their default ports; 0 is no port.
 _LISTENS: Final = {
     group.COMPONENT_MANAGER: _BOTH,
     group.COMPONENT_SYNCER: _BOTH,
@@ -74,14 +75,14 @@ class PodPlace:
 
 @dataclass(frozen=True, slots=True)
 class ContainerProgram:
-    """A command line and its environment."""
+    """The command line and environment of a container's program."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
 
 
 def refusal(pod: Json, domain: Domain = group.DEFAULT) -> str:
-    """Return why a process node cannot run this pod; empty if it can."""
+    """Return why a process node does not run this pod; empty if it does."""
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     if namespace != domain.system_namespace:
         return f"only pods of namespace {domain.system_namespace} are run here, not of {namespace}"
@@ -114,7 +115,7 @@ def _container_refusal(container: Json) -> str:
 
 
 def listens(container: Json) -> dict[str, int]:
-    """The ports that the program will listen on, by flag."""
+    """Return the ports that a container's program will listen on, by flag."""
     words = _words(container)
     if not words or words[0] not in _LISTENS:
         return {}
@@ -130,7 +131,7 @@ def listens(container: Json) -> dict[str, int]:
 def program(
     container: Json, pod: Json, place: PodPlace, ports: Mapping[str, int]
 ) -> ContainerProgram:
-    """Return the command of a container; `ports` are its assigned ports by flag."""
+    """Return the program of a container; `ports` are its assigned ports by flag."""
     words = _words(container)
     listening = [
         f"--{flag}={place.address}:{port}" if flag in _BOTH else f"--{flag}={port}"
@@ -154,7 +155,7 @@ def _words(container: Json) -> tuple[str, ...]:
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Flags and their values, in either of the two ways to write them."""
+    """Yield flags and their values, written as `--flag=value` or `--flag value`."""
     following = iter((*words[1:], ""))
     for word in words:
         after = next(following)
@@ -184,7 +185,7 @@ def _mounted(container: Json, place: PodPlace) -> Iterable[tuple[str, Path]]:
 
 
 def _moved(value: str, mounted: Iterable[tuple[str, Path]]) -> str:
-    """Return the path on this machine of a path in a container."""
+    """Return the path on this machine for a path in a container's mount."""
     for path, directory in mounted:
         if value == path or value.startswith(f"{path}/"):
             return f"{directory}{value.removeprefix(path)}"
@@ -192,7 +193,7 @@ def _moved(value: str, mounted: Iterable[tuple[str, Path]]) -> str:
 
 
 def _field(pod: Json, path: str, address: str) -> str:
-    """Return a value of the downward API."""
+    """Return the value of a pod's field that the downward API exposes."""
     if (keyed := _MAPPED.fullmatch(path)) is not None:
         return str((pod["metadata"].get(keyed[1]) or {}).get(keyed[2], ""))
     if path in ("status.podIP", "status.podIPs", "status.hostIP"):

@@ -16,7 +16,7 @@ _ERROR: Final = "Error"
 
 @dataclass(slots=True)
 class ContainerState:
-    """State of one container; times are in the API's format."""
+    """State of one container of a process node's pod; times are in the API's format."""
 
     name: str
     image: str
@@ -26,16 +26,16 @@ class ContainerState:
     reason: str = "ContainerCreating"  # why the container does not run
     message: str = ""
     code: int | None = None  # exit code of the last run, after its end
-    ended: tuple[str, str] = ("", "")  # from when to when that was
+    ended: tuple[str, str] = ("", "")  # start and end of the last run
     over: bool = False  # whether the container is not restarted
 
     def end(self, code: int, now: str) -> None:
-        """A run has ended."""
+        """Record that a run of the container has ended with an exit code."""
         self.ended = (self.started_at, now)
         self.started_at, self.ready, self.code = "", False, code
 
     def document(self) -> Json:
-        """An entry of `containerStatuses`."""
+        """Return the state as an entry of `containerStatuses`."""
         last = self._terminated() if self.code is not None else None
         state: Json
         if self.started_at:
@@ -68,7 +68,7 @@ class ContainerState:
 
 
 def remembered(pod: Json) -> list[ContainerState]:
-    """Return the containers of a pod of which none runs, with their last reported state."""
+    """Return the states of a pod's containers before any runs, with reported restart counts."""
     before = {each["name"]: each for each in _entries(pod)}
     statuses = []
     for container in pod["spec"]["containers"]:
@@ -86,7 +86,7 @@ def _entries(pod: Json) -> list[Json]:
 
 
 def phase(containers: Iterable[ContainerState]) -> str:
-    """The phase that follows from all containers."""
+    """Return the phase of a pod with these containers."""
     known = list(containers)
     if known and all(each.over for each in known):
         return "Failed" if any(each.code for each in known) else "Succeeded"
@@ -96,7 +96,7 @@ def phase(containers: Iterable[ContainerState]) -> str:
 
 
 def waiting(containers: Iterable[ContainerState], reason: str, message: str) -> None:
-    """None of them can run, and why."""
+    """Record in all `containers` why they cannot run."""
     for each in containers:
         each.reason, each.message = reason, message
 
@@ -104,8 +104,10 @@ def waiting(containers: Iterable[ContainerState], reason: str, message: str) -> 
 def status(
     containers: Iterable[ContainerState], old: Json, *, address: str, host: str, now: str
 ) -> Json:
-    """Return the status of a pod whose last status was `old`; transition times follow their
-    condition."""
+    """Return the status of a pod with these containers; `old` is its last status.
+
+    Conditions whose status has not changed keep their transition times.
+    """
     known = list(containers)
     ready = bool(known) and all(each.ready for each in known)
     conditions = {

@@ -1,7 +1,7 @@
-"""Pod volumes: ConfigMaps and Secrets of a pod as directories, followed as they change.
+"""Pod volumes: ConfigMaps and Secrets of a pod as directories, updated when the objects change.
 
-A reader of a directory sees one state of the object or the next, never something in between: files
-are links into a directory that is replaced in one step, as by a kubelet.
+A reader of a directory sees one version of the object or the next, never a mixture: files are links
+into a directory that is replaced atomically, as by a kubelet.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Volume", "fill", "volumes"]
 
 _CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", True, Untyped)
 _DATA: Final = "..data"
-_OWN: Final = "projected"  # the token, which a pod of ours finds in its kubeconfig instead
+_OWN: Final = "projected"  # the token, which a pod of a process node has in its kubeconfig instead
 
 
 class Volume:
-    """The directory of one ConfigMap or Secret."""
+    """The directory of one ConfigMap or Secret that a pod mounts."""
 
     def __init__(
         self, directory: Path, source: Json, informer: Informer[Untyped], *, secret: bool = False
@@ -42,17 +42,17 @@ class Volume:
         informer.on_change(self._changed)
 
     async def run(self) -> None:
-        """Follow the object until cancelled."""
+        """Watch the ConfigMap or Secret and update the directory, until cancelled."""
         await self._informer.run()
 
     async def ready(self) -> bool:
-        """Wait until the object was read; return whether its content exists or is optional."""
+        """Wait until the object was read; return whether it exists or is optional."""
         await self._informer.synced()
         return self.exists or self.optional
 
     def _changed(self, old: Untyped | None, new: Untyped | None) -> None:
         if new is None:
-            return  # the files stay, as on any node
+            return  # the files stay, as with a kubelet
         self.exists = True
         content = _content(new, secret=self._secret)
         if self._chosen:
@@ -61,9 +61,9 @@ class Volume:
 
 
 def volumes(pod: Json, client: Client, root: Path) -> dict[str, Volume | Path]:
-    """Return the mounted volumes of a pod by name; an emptyDir is only a path.
+    """Return the volumes of a pod by name; an emptyDir is only a path.
 
-    :raises LookupError: a process node does not have this kind of volume.
+    :raises LookupError: a process node does not support this type of volume.
     """
     namespace = pod["metadata"]["namespace"]
     volumes: dict[str, Volume | Path] = {}
@@ -84,7 +84,7 @@ def volumes(pod: Json, client: Client, root: Path) -> dict[str, Volume | Path]:
 
 
 def fill(directory: Path, content: Mapping[str, bytes]) -> None:
-    """Let the files of `directory` be these, all at once."""
+    """Replace the files of `directory` by `content`, atomically."""
     digest = sha256(repr(sorted(content.items())).encode()).hexdigest()[:16]
     data = directory / _DATA
     before = os.readlink(data) if data.is_symlink() else ""
@@ -114,7 +114,7 @@ def fill(directory: Path, content: Mapping[str, bytes]) -> None:
 def _informer(
     client: Client, resource: Resource[Untyped], namespace: str, name: str
 ) -> Informer[Untyped]:
-    """Of one object: a node may not look at others."""
+    """Return an informer of one object: a node may not list others."""
     fields = f"metadata.name={name}"
     return Informer(client, resource, namespace=namespace, fields=fields, keep_raw=True)
 

@@ -1,3 +1,3 @@
-"""Real nodes of local clusters: a kubelet and containerd in namespaces of their own."""
+"""Real nodes of local clusters: a kubelet and containerd in separate Linux namespaces."""
 
 __all__: list[str] = []

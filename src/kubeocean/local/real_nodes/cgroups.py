@@ -1,8 +1,8 @@
-"""Cgroups: where the containers of real nodes are accounted, and how that is tidied up.
+"""Cgroups of the containers of real nodes: creation and removal.
 
-Containers of a node are in `/kubeocean/N` of every hierarchy, version 1, 2 or both. Unlike all
-else of a node these directories outlive its processes, so they are removed when the node ends, or
-when another one starts after the first was killed together with us.
+Containers of a node are in `/kubeocean/N` of every hierarchy, version 1, 2 or both. Unlike
+everything else of a node, these directories stay when its processes end, so they are removed when
+the node stops, or, if the node was killed together with its starter, when another node starts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def create(name: str, *, roots: Sequence[Path] | None = None) -> str:
 
 
 def leftovers() -> set[str]:
-    """The names of all cgroups of nodes, alive or not."""
+    """Return the names of the cgroups of all nodes, running or not."""
     names: set[str] = set()
     for root in _roots():
         with contextlib.suppress(FileNotFoundError):
@@ -58,10 +58,10 @@ def leftovers() -> set[str]:
 
 
 def remove_dead(name: str) -> bool:
-    """Remove the cgroup of that name everywhere; False if one still has processes."""
+    """Remove a node's cgroup from all hierarchies; False if it still has processes."""
     removed = [_remove_tree(root / PARENT / name) for root in _roots()]
     for root in _roots():
-        with contextlib.suppress(OSError):  # other nodes are still below
+        with contextlib.suppress(OSError):  # other nodes still have cgroups in it
             (root / PARENT).rmdir()
     return all(removed)
 
@@ -75,7 +75,7 @@ async def remove(name: str, *, clock: Clock) -> None:
     while not remove_dead(name):
         if clock.monotonic() > deadline:
             raise LocalError(f"could not remove the cgroup /{PARENT}/{name}: it has processes")
-        await clock.sleep(_RETRY_S)  # the dead leave their cgroup a moment after they died
+        await clock.sleep(_RETRY_S)  # killed processes leave their cgroup a moment later
 
 
 def _roots() -> list[Path]:
@@ -83,8 +83,10 @@ def _roots() -> list[Path]:
 
 
 def _share_controllers(cgroup: Path) -> None:
-    """Enable controllers for child cgroups, which version 2 requires. (A version 1
-    hierarchy with the memory controller has the other controllers, too.)"""
+    """Enable controllers for child cgroups, which version 2 requires.
+
+    A version 1 hierarchy with the memory controller has the other controllers, too.
+    """
     try:
         available = (cgroup / "cgroup.controllers").read_text().split()
     except FileNotFoundError:
@@ -95,7 +97,7 @@ def _share_controllers(cgroup: Path) -> None:
 
 
 def _inherit(cgroup: Path) -> None:
-    """Copy CPU and memory sets, without which a new cgroup of version 1 can run nothing."""
+    """Copy the parent's CPU and memory sets, which a new cgroup of version 1 needs."""
     for name in _INHERITED:
         setting = cgroup / name
         if setting.exists() and not setting.read_text().strip():
@@ -103,7 +105,7 @@ def _inherit(cgroup: Path) -> None:
 
 
 def _remove_tree(path: Path) -> bool:
-    """Remove a tree of cgroups, leaves first."""
+    """Remove a tree of cgroups, leaves first; return whether all were removed."""
     for directory, _, _ in os.walk(path, topdown=False):
         try:
             os.rmdir(directory)

@@ -28,7 +28,7 @@ PACKAGES: Final = {
 _CNI_DIRECTORIES: Final = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 _CNI_PLUGINS: Final = ("bridge", "host-local", "loopback", "portmap")
 _REMEDY: Final = "`make real-nodes` installs what Debian and Ubuntu have"
-# Namespaces, a veth pair, an overlay on memory and address translation: all in a world of its own.
+# Namespaces, a veth pair, an overlay on memory and address translation, in new namespaces.
 _TRIAL: Final = """
 set -e
 ip link add name near type veth peer name far
@@ -41,7 +41,7 @@ iptables -t nat -A OUTPUT -p tcp -d 169.254.77.1 -j DNAT --to-destination 169.25
 
 
 def available() -> str | None:
-    """None if real nodes can run here, else why not."""
+    """Return why this machine cannot run real nodes; None if it can."""
     if sys.platform != "linux":
         return f"real nodes need Linux, this is {sys.platform}"
     if os.geteuid() != 0:
@@ -56,7 +56,7 @@ def available() -> str | None:
 
 
 def missing_packages() -> list[str]:
-    """The Debian packages of which a program is not found."""
+    """Return the Debian packages of the programs that are missing."""
     path = environment()["PATH"]
     missing = [
         package
@@ -67,7 +67,7 @@ def missing_packages() -> list[str]:
 
 
 def cni_plugins() -> Path | None:
-    """The directory of the CNI programs."""
+    """Return the directory of the CNI plugins; None if there is none."""
     for directory in map(Path, _CNI_DIRECTORIES):
         if all(os.access(directory / plugin, os.X_OK) for plugin in _CNI_PLUGINS):
             return directory
@@ -75,7 +75,7 @@ def cni_plugins() -> Path | None:
 
 
 def _refused() -> str | None:
-    """Return the operations that this kernel or container denies to root."""
+    """Try to create namespaces as a node does; return why that fails, None if it succeeds."""
     world = ("unshare", "--net", "--mount", "--pid", "--fork", "--propagation=private")
     try:
         run(*world, "sh", "-s", stdin=_TRIAL.encode())

@@ -1,6 +1,6 @@
 """Node configuration: configuration of containerd, CNI and kubelet of a real node. Pure.
 
-All paths are those inside the node (see `node_init`), so the texts of two nodes differ only in
+All paths are those inside the node (see `node_init`), so the files of two nodes differ only in
 names and addresses.
 """
 
@@ -36,14 +36,14 @@ FILES: Final = "/run/kubeocean"
 KUBELET: Final = "/run/kubelet"
 KUBELET_PORT: Final = 10250
 CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
-# The `kubernetes` service: the first address of the range that our API servers are given.
+# The `kubernetes` service: the first address of the service range of local clusters.
 SERVICE_ADDRESS: Final = "10.96.0.1"
 # Address of this machine's loopback inside nodes and pods; link-local, so that no other host has
 # it.
 MACHINE_ADDRESS: Final = "169.254.77.1"
 CATCH_PORT: Final = 15001
 _CLUSTER_DOMAIN: Final = "cluster.local"
-# They would look for devices, or make directories on the machine, and containers need none of them.
+# Plugins that search for devices, or create directories on the machine; containers need none.
 _UNUSED_PLUGINS: Final = (
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
@@ -55,9 +55,9 @@ _UNUSED_PLUGINS: Final = (
 
 
 def containerd(*, cni_plugins: str) -> str:
-    """The configuration of containerd, for the directory where the CNI programs are."""
+    """Return the configuration of containerd; `cni_plugins` is the directory of CNI plugins."""
     disabled = ", ".join(f'"{name}"' for name in _UNUSED_PLUGINS)
-    # No AppArmor: its profiles are loaded into the kernel and would stay there.
+    # No AppArmor: its profiles would stay loaded in the kernel.
     return f"""\
 version = 2
 root = "/var/lib/containerd"
@@ -93,7 +93,7 @@ def containerd_command() -> list[str]:
 
 
 def cni(subnet: Subnet) -> bytes:
-    """A bridge for the pods, and host ports."""
+    """Return the CNI configuration: a bridge for the pods, and host ports."""
     bridge: Json = {
         "type": "bridge",
         "bridge": "pods",
@@ -110,13 +110,13 @@ def cni(subnet: Subnet) -> bytes:
 
 
 def iptables() -> str:
-    """Rules that catch every connection from the node or its pods to the machine's address."""
+    """Return iptables rules that redirect connections to the machine's address to the forwarder."""
     catch = f"-d {MACHINE_ADDRESS} -p tcp -j DNAT --to-destination {MACHINE_ADDRESS}:{CATCH_PORT}"
     return f"*nat\n-A PREROUTING {catch}\n-A OUTPUT {catch}\nCOMMIT\n"
 
 
 def kubelet(*, cgroup: str, overrides: Mapping[str, object] | None = None) -> bytes:
-    """The configuration of the kubelet; `overrides` replace its top-level entries."""
+    """Return the configuration of the kubelet; `overrides` replace its top-level entries."""
     config: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -140,7 +140,7 @@ def kubelet(*, cgroup: str, overrides: Mapping[str, object] | None = None) -> by
         "resolvConf": f"{FILES}/resolv.conf",
         "makeIPTablesUtilChains": False,
         "failSwapOn": False,
-        "oomScoreAdj": 0,  # less than that takes a capability that root may lack
+        "oomScoreAdj": 0,  # a lower value needs a capability that root may lack
         "serializeImagePulls": False,
     }
     return yaml.safe_dump({**config, **(overrides or {})}, sort_keys=False).encode()
@@ -157,7 +157,7 @@ def _cgroup_entries(cgroup: str) -> Json:
 
 
 def _disk_entries() -> Json:
-    """A full disk of the machine is no reason to evict or to forget images."""
+    """Return the kubelet settings by which a full disk evicts no pods and deletes no images."""
     return {
         "evictionHard": dict.fromkeys(
             ("imagefs.available", "nodefs.available", "nodefs.inodesFree"), "0%"
@@ -170,7 +170,7 @@ def _disk_entries() -> Json:
 def kubelet_command(
     name: str, subnet: Subnet, *, labels: Mapping[str, str], taints: Sequence[str]
 ) -> list[str]:
-    """The command line of the kubelet; taints are written `key=value:effect`."""
+    """Return the command line of the kubelet; taints are written `key=value:effect`."""
     listed = ",".join(f"{key}={value}" for key, value in labels.items())
     return [
         KUBELET,

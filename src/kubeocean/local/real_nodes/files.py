@@ -25,7 +25,7 @@ def write_files(
     authority: Authority,
     overrides: Mapping[str, object],
 ) -> None:
-    """Write them; the kubelet's identities are signed by the cluster's `authority`."""
+    """Write the files of a node; the cluster's `authority` signs the kubelet's certificates."""
     user = f"system:node:{node}"
     serving = authority.issue(Subject(user, sans=(node, str(subnet.node)), server=True))
     asking = authority.issue(Subject(user, ("system:nodes",), client=True))

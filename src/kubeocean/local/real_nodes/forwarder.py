@@ -9,7 +9,7 @@ exist only inside the node:
   the node) and go to the same port of the loopback, if a file names that port. The file is read for
   each connection, so ports can be opened at any time.
 
-A script of the standard library only, see `main` for its arguments.
+A script that uses the standard library only; see `main` for its arguments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BACKLOG: Final = 128
 
 
 def main(namespace: str, service: str, server: str, machine: str, ports: str) -> None:
-    """Serve for ever.
+    """Forward connections of a node until killed.
 
     `namespace` is the file of the node's network namespace, `service` and `machine` the addresses
     to listen on, `server` the address of the API server, `ports` the file that names open ports.
@@ -81,13 +81,13 @@ async def _forward(
         finally:
             far.close()
     except* OSError:
-        pass  # one side has closed; the connection of the other side is closed next
+        pass  # one side has closed; the other connection is closed next
     finally:
         writer.close()
 
 
 async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Copy until the end, and pass the end on: each direction closes by itself."""
+    """Copy from `source` to `target` until the end of data, and then send the end of data."""
     while data := await source.read(_CHUNK):
         target.write(data)
         await target.drain()
@@ -95,7 +95,7 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 def _meant(accepted: socket.socket, ports: Path) -> Address | None:
-    """Return the original destination port of a redirected connection; None if not allowed."""
+    """Return the loopback address for a redirected connection; None if its port is not open."""
     packed = accepted.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
     (port,) = struct.unpack_from("!2xH", packed)
     try:
@@ -106,7 +106,7 @@ def _meant(accepted: socket.socket, ports: Path) -> Address | None:
 
 
 def _listen_inside(namespace: str, addresses: list[Address]) -> list[socket.socket]:
-    """Sockets belong for life to the namespace that they were made in."""
+    """Listen on `addresses` in a network namespace, to which the sockets then belong."""
     ours = os.open("/proc/self/ns/net", os.O_RDONLY)
     theirs = os.open(namespace, os.O_RDONLY)
     try:

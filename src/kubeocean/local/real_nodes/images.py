@@ -1,8 +1,8 @@
-"""Images: container images as tar files, made on this machine without a registry.
+"""Images: container images as tar files, built on this machine without a registry.
 
-The same image has the same bytes, whenever and wherever the build runs: files are sorted, times are
-zero, owners are root. The archive is an OCI layout that also carries the manifest of `docker
-save`, so that containerd, Docker and podman can all import the archive.
+Each build of an image gives the same bytes: files are sorted, times are zero, owners are root. The
+archive is an OCI layout that also contains the manifest of `docker save`, so that containerd,
+Docker and podman can all import the archive.
 
 Two images are enough to run pods: `busybox`, with a shell and a few hundred tools, and
 `pause`, which holds a pod's namespaces.
@@ -54,7 +54,7 @@ _ELF_INTERPRETER: Final = 3  # PT_INTERP: program header of a dynamically linked
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Entry of an image: a file, or a symbolic link if `link` is given."""
+    """A file in an image, or a symbolic link if `link` is given."""
 
     data: bytes = b""
     mode: int = 0o644
@@ -63,7 +63,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Layer and command of an image; paths are absolute, and parent directories are added.
+    """A container image: files and command; paths are absolute, parent directories are added.
 
     A path that ends in a slash is a directory.
     """
@@ -78,7 +78,7 @@ class Image:
     architecture: str = field(default_factory=lambda: _architecture())
 
     def blobs(self) -> tuple[bytes, bytes, bytes]:
-        """Its layer, its configuration and its manifest."""
+        """Return the image's layer, configuration and manifest."""
         layer = _tar(self.files)
         config = msgspec.json.encode(self._config(_digest(layer)))
         manifest = {
@@ -106,7 +106,7 @@ class Image:
 
 
 def archive(*images: Image) -> bytes:
-    """The images as one tar file."""
+    """Return the images as one tar archive."""
     documents = {"oci-layout": msgspec.json.encode({"imageLayoutVersion": "1.0.0"})}
     index: list[Json] = []
     saved: list[Json] = []
@@ -132,7 +132,7 @@ def _index_entry(image: Image, manifest: bytes) -> Json:
 
 
 def find_busybox() -> Path:
-    """The machine's busybox.
+    """Return the path of the machine's busybox program.
 
     :raises LocalError: the program does not exist, or needs libraries that an image does not have.
     """
@@ -151,7 +151,7 @@ def applets(busybox: Path) -> list[str]:
 
 
 def busybox_image(busybox: Path, *, name: str = BUSYBOX) -> Image:
-    """A root file system with nothing but busybox under all its names."""
+    """Return an image whose root file system has only busybox, under all its names."""
     tools = {f"/bin/{tool}": File(link="busybox") for tool in applets(busybox)}
     places = dict.fromkeys(("/dev/", "/etc/", "/proc/", "/root/", "/sys/"), File(mode=0o755))
     return Image(
@@ -172,7 +172,7 @@ def busybox_image(busybox: Path, *, name: str = BUSYBOX) -> Image:
 
 
 def pause_image(busybox: Path, *, name: str = PAUSE) -> Image:
-    """Return the image of the sandbox container of every pod."""
+    """Return the image of the sandbox container that every pod has."""
     return Image(
         name,
         {"/bin/busybox": File(busybox.read_bytes(), 0o755)},
@@ -214,7 +214,7 @@ def _tar(files: Mapping[str, File]) -> bytes:
 
 
 def _with_parents(files: Mapping[str, File]) -> dict[str, File]:
-    """The files and every directory on the way to them; a given directory keeps its mode."""
+    """Return the files with all parent directories; a given directory keeps its mode."""
     parents: dict[str, File] = {}
     for path in files:
         if not path.startswith("/"):
@@ -226,7 +226,7 @@ def _with_parents(files: Mapping[str, File]) -> dict[str, File]:
 
 
 def _is_static(program: bytes) -> bool:
-    """Whether a 64-bit little-endian ELF program runs without a loader."""
+    """Whether a 64-bit little-endian ELF program is statically linked."""
     if program[:6] != b"\x7fELF\x02\x01":
         return False
     (offset,) = struct.unpack_from("<Q", program, 0x20)

@@ -1,8 +1,8 @@
 """Linux namespaces that end with this process.
 
-`NamespaceSet` is a set of new namespaces (network, mounts, processes, host name, IPC) around a
-first process, `node_init`. Programs are started from outside, each as a `Process` with a log. The
-end of the first process ends all of them, and the end of this process ends the first process.
+`NamespaceSet` is a set of new namespaces (network, mounts, processes, host name, IPC) with a first
+process, `node_init`. Programs are started from outside, each as a `Process` with a log. When the
+first process ends, all programs end; when this process ends, the first process ends.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class NamespaceSet:
 
     @property
     def init(self) -> int:
-        """The first process, as the machine numbers it."""
+        """Process ID of the first process, in the machine's process namespace."""
         if not self.processes["world"].running:
             raise LocalError(f"node {self._name} does not run")
         return self._init
 
     def inside(self, path: str) -> Path:
-        """A path of the world, seen from the machine."""
+        """Return the machine's path for a path inside the node's mount namespace."""
         return Path(f"/proc/{self.init}/root{path}")
 
-    # The world as a whole.
+    # All namespaces.
 
     async def start(self) -> None:
         """Create the namespaces of the node; return when its init process is ready."""
@@ -76,9 +76,9 @@ class NamespaceSet:
         )
 
     async def end(self) -> None:
-        """Kill all processes of the namespaces, whose mounts and interfaces end with them."""
+        """Kill all processes in the namespaces; the kernel then removes mounts and interfaces."""
         if self._init and self.processes["world"].running:
-            # The first process, not its parent: that one ends by itself when all others are gone.
+            # The first process, not its parent, which ends by itself when all others have ended.
             _send(self._init, signal.SIGKILL)
         async with asyncio.TaskGroup() as group:
             for process in self.processes.values():
@@ -87,12 +87,14 @@ class NamespaceSet:
     # One program.
 
     async def start_program(self, name: str, argv: Sequence[str]) -> None:
-        """Start a program in all namespaces of the world."""
+        """Start a program in all namespaces of the node."""
         await self._enter(name, argv, ("--mount", "--net", "--uts", "--ipc", "--pid"))
 
     async def start_script(self, name: str, *words: str) -> None:
-        """Start a Python script with the machine's files and network that ends with this
-        process."""
+        """Start a Python script in the node's process namespace only.
+
+        The script has the machine's files and network, and ends with the node.
+        """
         await self._enter(name, (*_PYTHON, *words), ("--pid",))
 
     async def _enter(self, name: str, argv: Sequence[str], namespaces: Sequence[str]) -> None:
@@ -103,12 +105,12 @@ class NamespaceSet:
         await process.start()
 
     async def kill(self, name: str) -> None:
-        """End one program with SIGKILL."""
+        """Kill one program with SIGKILL."""
         self._signal(name, signal.SIGKILL)
         await _ended(self.processes[name])
 
     def pause(self, name: str) -> None:
-        """Let one program stand still."""
+        """Pause one program (SIGSTOP)."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
@@ -130,7 +132,7 @@ class NamespaceSet:
 
 
 async def _ended(process: Process) -> None:
-    """Let the parent of a killed program see that and end by itself, so that no zombie stays."""
+    """Wait until the parent of a killed program has ended, so that no zombie is left."""
     process.resume()
     if process.running:
         with contextlib.suppress(TimeoutError):
@@ -146,7 +148,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _child_of(process: Process) -> int:
-    """Return the PID of a process's child; 0 without a child (yet, or any more)."""
+    """Return the PID of a process's child; 0 if it has no child."""
     parent = process.pid
     numbers = filter(str.isdigit, os.listdir("/proc")) if parent is not None else ()
     return next((int(pid) for pid in numbers if _parent_of(pid) == parent), 0)

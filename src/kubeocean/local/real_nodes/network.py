@@ -1,12 +1,12 @@
-"""Node network: how real nodes are wired to this machine.
+"""Node network: how real nodes are connected to this machine.
 
-A node is at the far end of a veth pair, and has a /24 of its own: four addresses for the pair, the
+A veth pair connects a node to the machine. Each node has a /24: four addresses for the pair, the
 upper half for pods. The machine routes between nodes, so pods reach each other and the machine
-without address translation; nothing else is reachable from a node, and nothing of the machine's own
-network is changed. With the node's namespace the kernel removes both ends of the pair, with their
+without address translation; nothing else is reachable from a node, and the machine's own network
+is not changed. With the node's namespace the kernel removes both ends of the pair, with their
 addresses and routes.
 
-The name of the near end, `kubeocean<slot>`, reserves a /24: the kernel allows each name once.
+The name of the machine's end, `kubeocean<slot>`, reserves a /24: the kernel allows each name once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCKS: Final = tuple(
 _SLOTS: Final = 256
 _PREFIX: Final = "kubeocean"
 _LINKS: Final = Path("/sys/class/net")
-_LOCK: Final = Path("/run/kubeocean-nodes/lock")  # in a directory of root: no user can hold it
+_LOCK: Final = Path("/run/kubeocean-nodes/lock")  # root's: other users cannot hold it
 _LOCK_S: Final = 60.0
 _NAMESPACE: Final = Path("/proc/self/ns/net")
 _POLL_S: Final = 0.02
@@ -45,14 +45,14 @@ _GONE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Subnet:
-    """The addresses of one node."""
+    """The addresses of one real node and its pods."""
 
     block: IPv4Network
     slot: int
 
     @property
     def link(self) -> str:
-        """The near end of the pair."""
+        """Name of the network interface that is the machine's end of the node's veth pair."""
         return f"{_PREFIX}{self.slot}"
 
     @property
@@ -73,14 +73,14 @@ class Subnet:
 
     @property
     def gateway(self) -> IPv4Address:
-        """Address of the node for its pods."""
+        """Address of the node in its pods' network."""
         return self._base + 129
 
 
 def choose_block(routes: Iterable[Json]) -> IPv4Network:
-    """Return the first block into which no route leads but the default one and our own.
+    """Return the first address block without routes, except the default one and those of nodes.
 
-    :raises LocalError: this machine is connected to all of them.
+    :raises LocalError: this machine has routes into all blocks.
     """
     taken = [_destination(route) for route in routes]
     for block in BLOCKS:
@@ -95,14 +95,15 @@ def _destination(route: Json) -> IPv4Network | None:
         return None
     try:
         return IPv4Network(str(route.get("dst", "")), strict=False)
-    except ValueError:  # "default", and kinds of routes that lead nowhere
+    except ValueError:  # "default", and types of routes without a destination
         return None
 
 
 async def claim(init: int, *, clock: Clock) -> Subnet:
-    """Connect the node whose first process is `init` to the machine, and create its cgroup.
+    """Connect the node whose first process is `init` to the machine; return its addresses.
 
-    Also tidies up after nodes that were killed together with their starter.
+    Also creates the node's cgroup, and removes cgroups of nodes that were killed together with
+    their starter.
     """
     async with _alone(clock):
         _tidy_up()
@@ -116,7 +117,10 @@ async def claim(init: int, *, clock: Clock) -> Subnet:
 
 
 def cgroup_of(subnet: Subnet) -> str:
-    """The name of its cgroup. Slots are unique in a network namespace, cgroups on a machine."""
+    """Return the name of the cgroup of a node with these addresses.
+
+    Slots are unique in a network namespace, names of cgroups on a machine.
+    """
     return f"{_our_namespace()}-{subnet.slot}"
 
 
@@ -142,9 +146,9 @@ def _exists(subnet: Subnet) -> bool:
 
 @asynccontextmanager
 async def _alone(clock: Clock) -> AsyncIterator[None]:
-    """Let one process of this machine at a time change its network.
+    """Hold the lock by which one process at a time changes the machine's network.
 
-    :raises LocalError: another process did so for a minute.
+    :raises LocalError: another process held the lock for a minute.
     """
     _LOCK.parent.mkdir(mode=0o700, exist_ok=True)
     deadline = clock.monotonic() + _LOCK_S
@@ -157,7 +161,7 @@ async def _alone(clock: Clock) -> AsyncIterator[None]:
 
 
 def _pair(subnet: Subnet, init: int) -> bool:
-    """Create the pair; False if another node was faster."""
+    """Create the veth pair of a node; False if another node has taken its name."""
     try:
         run(
             *("ip", "link", "add", "name", subnet.link, "type", "veth"),
@@ -171,7 +175,7 @@ def _pair(subnet: Subnet, init: int) -> bool:
 
 
 def configure(subnet: Subnet, init: int, *, inside: Iterable[str]) -> None:
-    """Give both ends their addresses and routes; `inside` are further addresses of the node."""
+    """Set addresses and routes of both ends of a veth pair; `inside`: more node addresses."""
     far = [
         "link set lo up",
         f"address add {subnet.node}/30 dev eth0",
@@ -192,9 +196,9 @@ def configure(subnet: Subnet, init: int, *, inside: Iterable[str]) -> None:
 
 
 async def released(subnet: Subnet, *, clock: Clock) -> None:
-    """Return when the pair is gone, which the kernel does a moment after the last process.
+    """Wait until the kernel has removed a node's veth pair, a moment after its last process.
 
-    :raises LocalError: something keeps the node's network alive.
+    :raises LocalError: the pair still exists after the time-out.
     """
     deadline = clock.monotonic() + _GONE_S
     while _exists(subnet):

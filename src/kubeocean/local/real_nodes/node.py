@@ -1,10 +1,10 @@
 """Real nodes: a kubelet and containerd on this machine, running real containers.
 
-Each node is a world of its own: network, mounts, processes, host name. Whatever ends us ends the
-first process of that world, and the kernel then ends all others, with their mounts and interfaces.
-The API server stays on the loopback: a forwarder carries the node's connections there, so that pods
-find the API server at the `kubernetes` service. Other services are not routed and names are not
-served: no kube-proxy, no DNS.
+Each node has separate namespaces: network, mounts, processes, host name. When this process ends,
+the first process of the namespaces ends, and the kernel then ends all others, with their mounts and
+interfaces. The API server listens on the loopback: a forwarder relays the node's connections to it,
+so that pods reach the API server at the `kubernetes` service. Other services are not routed and
+names are not resolved: there is no kube-proxy and no DNS.
 
 Needs root and some programs of the distribution; `available` names those that are missing.
 """
@@ -48,10 +48,10 @@ _WATCH_EVERY_S: Final = 0.5
 
 
 class RealNode(Lifespan):
-    """Real node of `cluster`; `async with` starts and stops the node.
+    """A real node of `cluster`; `async with` starts and stops the node.
 
     `taints` are `key=value:effect`; `kubelet` replaces entries of the kubelet's configuration;
-    `reach` are ports of this machine's loopback, which pods find at `nodeconfig.MACHINE_ADDRESS`.
+    `reach` are ports of this machine's loopback, which pods reach at `config.MACHINE_ADDRESS`.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class RealNode(Lifespan):
 
     @property
     def world(self) -> NamespaceSet:
-        """The namespaces of the node."""
+        """The Linux namespaces of the node."""
         if self._world is None:
             raise LocalError(f"node {self.name} does not run")
         return self._world
 
     def process(self, component: str) -> Process:
-        """The process of `forwarder`, `containerd` or `kubelet`."""
+        """Return the process of `forwarder`, `containerd` or `kubelet`."""
         try:
             return self.world.processes[component]
         except KeyError:
@@ -129,7 +129,7 @@ class RealNode(Lifespan):
             raise
 
     async def stop(self) -> None:
-        """Kill all processes of the node. The Node object stays, as after the loss of any node."""
+        """Kill all processes of the node. The Node object stays, as after the loss of a machine."""
         if self._world is None:
             return
         self._asked_to_end.update(self._world.processes)
@@ -143,9 +143,9 @@ class RealNode(Lifespan):
             (self.root / "world").rmdir()
 
     async def watch(self) -> None:
-        """Never return; raise when a component ends unexpectedly.
+        """Wait until a component ends unexpectedly, and raise; never return.
 
-        :raises LocalError: with the end of its log.
+        :raises LocalError: a component ended; the text has the end of its log.
         """
         while True:
             processes = self._world.processes if self._world is not None else {}
@@ -158,7 +158,7 @@ class RealNode(Lifespan):
     # One component: `forwarder`, `containerd` or `kubelet`.
 
     async def kill(self, component: str = "world") -> None:
-        """Kill one component with SIGKILL, or all of the node, as a power cut would."""
+        """Kill one component with SIGKILL, or all processes of the node, as a power cut would."""
         if component == "world":
             return await self.stop()
         self._asked_to_end.add(component)
@@ -183,13 +183,13 @@ class RealNode(Lifespan):
     # Resources that pods can request.
 
     async def load(self, *wanted: Image) -> None:
-        """Make images known to the node, for pods that do not insist on pulling them."""
+        """Import images into the node's containerd, for pods that do not always pull them."""
         socket_ = f"--address={self.world.inside(node_config.CONTAINERD_SOCKET)}"
         command = ("ctr", socket_, "--namespace=k8s.io", "images", "import", "-")
         await asyncio.to_thread(run, *command, stdin=images.archive(*wanted))
 
     def reach(self, port: int) -> str:
-        """Open this port of the machine's loopback to the node's pods; the address they use."""
+        """Open a port of the machine's loopback to the node's pods; return the address they use."""
         self._reach.add(port)
         if self._world is not None:
             self._write_ports()
@@ -202,7 +202,7 @@ class RealNode(Lifespan):
         return self.root / "files"
 
     async def _make_world(self) -> None:
-        """The namespaces, with all that the programs in them will read and need."""
+        """Create the namespaces of the node, its network, and the files that its programs read."""
         private_directory(self._files)
         logs = private_directory(self.root / "logs")
         world = self._world = NamespaceSet(
@@ -212,7 +212,7 @@ class RealNode(Lifespan):
         subnet = self._subnet = await network.claim(world.init, clock=self._clock)
         inside = (node_config.SERVICE_ADDRESS, node_config.MACHINE_ADDRESS)
         network.configure(subnet, world.init, inside=inside)
-        # Its own /run, too: iptables locks a file there, and must not meet the machine's.
+        # With the node's /run, too: iptables locks a file there, which must not be the machine's.
         enter = ("nsenter", f"--target={world.init}", "--net", "--mount")
         run(*enter, "iptables-restore", stdin=node_config.iptables().encode())
         write_files(
@@ -284,7 +284,7 @@ class RealNode(Lifespan):
 
 
 def _accepts(path: Path) -> bool:
-    """Whether something listens at a Unix socket."""
+    """Whether a process listens at a Unix socket."""
     with socket.socket(socket.AF_UNIX) as caller:
         return caller.connect_ex(str(path)) == 0
 
@@ -292,7 +292,7 @@ def _accepts(path: Path) -> bool:
 async def _heartbeat(client: Client, name: str, *, ready: bool = False) -> str:
     """Return the time of the node's last heartbeat; with `ready`, only of a Ready node.
 
-    A node that was here before has an object that says Ready until someone notices.
+    The Node object of a node that ran before stays Ready until controllers notice its end.
     """
     try:
         node: Json = (await client.get(NODES, name, keep_raw=True)).content()

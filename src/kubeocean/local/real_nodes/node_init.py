@@ -1,15 +1,15 @@
 """Node init: the first process of a real node, in new namespaces.
 
-It sets up the inside of the node and then only reaps. At its end the kernel ends every process of
-the node, and with them go all mounts, interfaces and files: nothing that a node writes lands on
-this machine's disk.
+The process sets up the mounts of the node and then only reaps child processes. When it ends, the
+kernel ends every process of the node, and removes mounts, interfaces and files: a node writes
+nothing to this machine's disk.
 
-    /run        a memory file system: the machine's sockets and locks are not seen, ours not shared
+    /run        a memory file system: sockets and locks of machine and node are separate
     /var        the machine's; writes of the node go to a layer in memory
     /proc/sys   shows a kubelet the expected kernel settings, so that the machine's stay unchanged
 
-Uses the standard library only; runs as `python -I -S node_init.py NAME ROOT KUBELET`,
-whatever the directory and the environment are.
+Uses the standard library only; runs as `python -I -S node_init.py NAME ROOT KUBELET`, in any
+directory and with any environment.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WANTED_BY_KUBELET: Final = {
 
 
 def main(name: str, root: Path, kubelet: Path) -> None:
-    """Set up the mounts of the node, and reap until SIGTERM."""
+    """Set up the mounts of the node, and reap child processes until SIGTERM."""
     # Blocked from the start: the first process of a namespace never receives a signal without a
     # handler, and a signal that arrives before the wait must not be lost.
     signals = {signal.SIGTERM, signal.SIGCHLD}
@@ -51,14 +51,14 @@ def main(name: str, root: Path, kubelet: Path) -> None:
     _make_run(root, kubelet)
     _make_var()
     _hide_kernel_settings()
-    _mount("/", flags=_MS_REC | _MS_SHARED)  # volumes may ask for propagation in either direction
+    _mount("/", flags=_MS_REC | _MS_SHARED)  # volumes may need propagation in either direction
     Path("/run/ready").touch()
     while signal.sigwait(signals) != signal.SIGTERM:
         _reap()
 
 
 def _make_run(root: Path, kubelet: Path) -> None:
-    """Built in `root` and then moved over /run, because `root` may itself be under /run."""
+    """Mount the node's /run: built in `root`, which may be under /run, and then moved there."""
     new = root / "world"
     new.mkdir(exist_ok=True)
     _mount(new, source="tmpfs", kind="tmpfs", options="mode=755")
@@ -73,8 +73,8 @@ def _make_run(root: Path, kubelet: Path) -> None:
 def _make_var() -> None:
     options = "lowerdir=/var,upperdir=/run/world/var,workdir=/run/world/work"
     _mount("/var", source="overlay", kind="overlay", options=options)
-    # An overlay cannot be the upper layer of another, and containers want overlays. Each place has
-    # a file system of its own, because a kubelet distinguishes them by device number.
+    # An overlay cannot be the upper layer of another, and containers need overlays. Each directory
+    # has a separate file system, because a kubelet distinguishes them by device number.
     for place in (Path("/var/lib/kubelet"), Path("/var/lib/containerd")):
         place.mkdir(exist_ok=True)
         _mount(place, source="tmpfs", kind="tmpfs", options="mode=755")

@@ -1,9 +1,9 @@
-"""Algorithms: where keys belong, and how shards are spread over nodes.
+"""Sharding algorithms: the mapping of keys to shards, and the spreading of shards over nodes.
 
 slots             the default: sticky, balanced by load, least movement
 hash              rendezvous hashing
 consistent-hash   a ring with virtual nodes and bounded loads
-range             keys by their order, in ranges that the user cuts
+range             keys by their order, in ranges that the user configures
 custom            the user's own, by import path
 """
 

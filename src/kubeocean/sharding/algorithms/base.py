@@ -1,4 +1,4 @@
-"""The verbs of an algorithm: which shard a key is in, and which shards a node has."""
+"""Interface of sharding algorithms: the shard of a key, and the shards of a node."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["Algorithm", "ByHash", "shards_by_node"]
 
 
 class Algorithm(Protocol):
-    """Mapping of keys to shards, and of shards to nodes.
+    """Mapping of keys to shards, and of shards to nodes, which are replicas.
 
-    `sticky` algorithms leave the spreading to the balance of the table, which knows what is where
-    and what it costs. Others compute it from the nodes alone, each time anew.
+    With a `sticky` algorithm the planner spreads shards by the present owners and the measured
+    loads of the table. Other algorithms compute the owners from the nodes alone, each time anew.
     """
 
     @property
     def name(self) -> str:
-        """As in `sharding.algorithm`."""
+        """Name of the algorithm, as in the configuration key `sharding.algorithm`."""
 
     @property
     def sticky(self) -> bool:
         """Whether slots stay with their owner as far as possible."""
 
     def get_shard(self, key: str, total: int) -> int:
-        """Return the shard of a key, 0 to `total` - 1; always the same."""
+        """Return the shard of a key, 0 to `total` - 1; a key always has the same shard."""
 
     def get_shard_for_node(self, node: str, total: int) -> list[int]:
-        """Return the shards of a node, as of the last `rebalance`."""
+        """Return the shards that the last `rebalance` gave to a node (a replica)."""
 
     def rebalance(
         self,
@@ -40,14 +40,16 @@ class Algorithm(Protocol):
         weights: Mapping[int, float] | None = None,
         capacities: Mapping[str, float] | None = None,
     ) -> dict[str, list[int]]:
-        """Return the shards of each node; each shard has one node, and no node is left out."""
+        """Return the shards of each node (replica); every shard has exactly one node, and every
+        node has an entry."""
 
     def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
-        """Return whether a key is in a shard."""
+        """Return whether a key belongs to a shard."""
 
 
 class ByHash:
-    """Keys by hash, whatever the nodes are; the last spreading is remembered."""
+    """Base of algorithms that map keys to shards by hash; remembers the result of the last
+    `rebalance`."""
 
     def __init__(self) -> None:
         self._last: dict[str, list[int]] = {}
@@ -63,7 +65,7 @@ class ByHash:
 
 
 def shards_by_node(owners: Sequence[str], nodes: Sequence[str]) -> dict[str, list[int]]:
-    """Return the shards of each node, from the node of each shard."""
+    """Return the shards of each node (replica), given the node of each shard."""
     answer: dict[str, list[int]] = {node: [] for node in nodes}
     for shard, node in enumerate(owners):
         if node:

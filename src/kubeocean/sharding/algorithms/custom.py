@@ -1,8 +1,9 @@
-"""Custom: an algorithm of the user's own, by import path.
+"""Custom algorithm: a sharding algorithm of the user, by import path.
 
-`package.module:Name` is a class, a function that makes an algorithm, or an algorithm. It has the
-verbs of `Algorithm`, and needs no more of their arguments than it uses: `rebalance(nodes, total)`
-and `validate_shard(shard, key)` will do. What it cannot do without, the others are made up from.
+`package.module:Name` is a class, a function that returns an algorithm, or an algorithm object. The
+object needs the methods `get_shard` and `rebalance` of `Algorithm`; the other methods are derived
+from these two if they are missing. A method may accept fewer arguments than `Algorithm` declares:
+`rebalance(nodes, total)` and `validate_shard(shard, key)` are enough.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _NEEDED: Final = ("get_shard", "rebalance")
 
 
 class Custom:
-    """Algorithm of a user, called with the arguments that it accepts; its results are checked.
+    """Wraps the algorithm object of a user: passes the arguments that its methods accept, and
+    checks their results.
 
-    `identity` is its import path and, if the user's object has an attribute of that name, the
-    settings of the algorithm: replicas with different ones do not form a ring.
+    `identity` is the import path and, if the user's object has an attribute `identity`, that text:
+    replicas with different identities do not form a ring.
     """
 
     name = "custom"
@@ -37,7 +39,7 @@ class Custom:
             if not callable(getattr(inner, verb, None)):
                 raise ConfigError(f"has no method {verb}", field=_FIELD, value=path or type(inner))
         self._path = path or f"{type(inner).__module__}:{type(inner).__qualname__}"
-        self._inner: Any = inner  # of a type that we cannot know
+        self._inner: Any = inner  # object of a user, of any type
         self._last: dict[str, list[int]] = {}
 
     @property
@@ -98,9 +100,9 @@ class Custom:
 
 
 def load_custom(path: str) -> Custom:
-    """Return the algorithm at an import path.
+    """Import the user's sharding algorithm at `package.module:Name` and return it wrapped.
 
-    :raises ConfigError: there is none.
+    :raises ConfigError: the path cannot be imported, or does not name an algorithm.
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
@@ -122,9 +124,10 @@ def load_custom(path: str) -> Custom:
 
 
 def as_algorithm(algorithm: object) -> Algorithm:
-    """Return an algorithm object of a user, or one of ours, as an `Algorithm`.
+    """Return an algorithm object as an `Algorithm`; an object that is not of this package is
+    wrapped in `Custom`.
 
-    :raises ConfigError: it has no `get_shard` or no `rebalance`.
+    :raises ConfigError: the object has no `get_shard` or no `rebalance`.
     """
     ours = (Hash, ConsistentHash, Slots, Custom)
     return algorithm if isinstance(algorithm, ours) else Custom(algorithm)
@@ -136,7 +139,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _taken(verb: Callable[..., object], offered: Mapping[str, object]) -> dict[str, object]:
-    """Return the offered arguments that the function accepts."""
+    """Return those of the `offered` keyword arguments that the function `verb` accepts."""
     parameters = inspect.signature(verb).parameters.values()
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return dict(offered)

@@ -1,13 +1,13 @@
 """Algorithms by hash: rendezvous hashing, consistent hashing, and slots.
 
-`Hash` is rendezvous hashing: every node draws a number for every shard, and the highest number gets
-the shard. A node that comes or goes moves only the shards that it wins or leaves. A node with twice
-the capacity wins twice as often.
+`Hash` is rendezvous hashing: each pair of a node and a shard has a hash, and a shard belongs to the
+node with the highest one. Adding or removing a node moves only the shards that this node gets or
+had. A node with twice the capacity gets twice as many shards.
 
 `ConsistentHash` places nodes and shards on a ring; each shard belongs to the next node. A node has
-`virtual_nodes` positions, in proportion to its capacity. With a `bound`, no node gets more than
-1 + bound of its share: surplus shards go to the next node with free capacity, at the price of some
-more moves.
+`virtual_nodes` positions, in proportion to its capacity. With a `bound`, no node gets more than 1 +
+bound of its share: surplus shards go to the next node with free capacity, at the price of some more
+moves.
 
 `Slots` maps keys by hash, leaves shards with their present owners, and moves as few as possible.
 """
@@ -27,7 +27,7 @@ __all__ = ["ConsistentHash", "Hash", "Slots"]
 
 
 class Hash(ByHash):
-    """Rendezvous hashing; ignores the present owners and the loads."""
+    """Algorithm `hash`: rendezvous hashing; ignores the present owners and the loads."""
 
     name = "hash"
     sticky = False
@@ -56,7 +56,8 @@ def _draw(node: str, shard: int, capacity: float) -> float:
 
 
 class ConsistentHash(ByHash):
-    """A ring of hashes; `bound` None leaves loads to chance."""
+    """Algorithm `consistent-hash`: nodes and shards on a ring of hashes; with `bound` None, the
+    number of shards of a node is not limited."""
 
     name = "consistent-hash"
     sticky = False
@@ -113,7 +114,8 @@ def _next(ring: list[tuple[int, str]], place: int, room: dict[str, float]) -> st
 
 
 class Slots(ByHash):
-    """The default. Without `previous`, it continues from its own last answer."""
+    """Algorithm `slots`, the default: shards stay with their owners as far as the balance allows.
+    Without `previous`, the owners are those of the last `rebalance`."""
 
     name = "slots"
     sticky = True

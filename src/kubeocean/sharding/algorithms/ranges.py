@@ -1,8 +1,8 @@
 """Range: assigns keys to shards by ranges of their sort order, which the user configures.
 
-A range has its start and not its end. All ranges together cover every key once: the first starts
-and the last ends with "", and each starts where the one before it ends. There is no shard for what
-is left over, because nothing is.
+A range includes its start and excludes its end. All ranges together cover every key once: the first
+starts and the last ends with "", and each starts where the one before it ends. So every key has a
+shard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Range", "ShardRange", "check_ranges"]
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
-    """Keys from `start` up to, not including, `end`; "" is open."""
+    """Range of keys from `start` up to, not including, `end`; "" means unbounded."""
 
     start: str
     end: str
@@ -27,7 +27,8 @@ class ShardRange:
 
 
 class Range(Slots):
-    """Shards are spread as slots are."""
+    """Algorithm `range`: maps keys to shards by configured ranges; shards are spread over nodes as
+    `Slots` does."""
 
     name = "range"
 
@@ -45,9 +46,9 @@ class Range(Slots):
 
 
 def check_ranges(ranges: Sequence[ShardRange], *, field: str = "sharding.ranges") -> None:
-    """See that the ranges, in the order written, cover every key once.
+    """Check that the ranges, in the order written, cover every key once.
 
-    :raises ConfigError: they overlap, leave a gap or are empty; it names the key that is wrong.
+    :raises ConfigError: ranges overlap, leave a gap or are empty; names the configuration key.
     """
     if not ranges:
         raise ConfigError("needs at least one range", field=field)

@@ -1,4 +1,4 @@
-"""Registry: algorithms by the names that users write."""
+"""Registry of the sharding algorithms by the names that users configure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def algorithm(
     ranges: Sequence[ShardRange] = (),
     custom: str = "",
 ) -> Algorithm:
-    """Return the algorithm of a name, made with the settings that concern it.
+    """Return the sharding algorithm of this name, constructed with the settings that concern it.
 
-    :raises ConfigError: there is no such algorithm, or a setting of it is wrong.
+    :raises ConfigError: there is no such algorithm, or one of its settings is wrong.
     """
     makers: dict[str, Callable[[], Algorithm]] = {
         "slots": Slots,

@@ -74,11 +74,13 @@ class _Deletion:
 
 
 class BindingDeletion:
-    """Writes the conditions of one binding, and deletes its objects; the key is its name.
+    """Writes the conditions of one binding and deletes its objects; the key is the binding's name.
 
-    `held` are the policies that have our finalizer, `claimed` those with another cluster's claim,
-    `marked` the worker's nodes with our label, `leftovers` everything else that is ours;
-    `more_conditions` are those of other controllers about the binding.
+    - `held`: returns the policies that have our finalizer.
+    - `claimed`: returns the policies with another computing cluster's claim.
+    - `marked`: returns the worker's nodes with our label.
+    - `leftovers`: the pods and copies of the binding.
+    - `more_conditions`: returns the conditions that other controllers have about the binding.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class BindingDeletion:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Hold the binding and write its conditions; after its deletion, clean up."""
+        """Add our finalizer and write the conditions; if the binding is being deleted, clean up."""
         clusters, binding = self._clusters, self._clusters.binding
         if binding is None:
             return Done()
@@ -197,7 +199,7 @@ class BindingDeletion:
 
     @property
     def _trouble(self) -> str:
-        """The failure of a worker that does not serve this syncer, as a verb phrase."""
+        """Why the worker does not serve this syncer, as a verb phrase for messages."""
         refused = self._clusters.worker_health.refused
         return "has refused what the syncer must read" if refused else "has not answered"
 
@@ -255,7 +257,10 @@ class BindingDeletion:
         return Done()
 
     def _note_deletion(self, binding: ClusterBinding, now: datetime) -> _Deletion:
-        """Return when the deletion is given up; later, where a policy gives its pods more time."""
+        """Return the times of the binding's deletion, created at the first call.
+
+        The time to give up is moved back where a policy gives its pods longer.
+        """
         deleted = instant_of(binding.metadata.deletion_timestamp) or now
         deletion = self._deletion
         if deletion is None or deletion.uid != binding.uid:
@@ -267,7 +272,7 @@ class BindingDeletion:
         return deletion
 
     def _unread(self) -> list[str]:
-        """Return the lists that have not been read, without which nothing can be deleted."""
+        """Return the API paths of the caches that have not synced and that a deletion needs."""
         clusters = self._clusters
         needed: list[Informer[Any]] = [clusters.vnodes, clusters.vpods]
         if clusters.worker_health.answers:
@@ -282,7 +287,9 @@ class BindingDeletion:
         return [cache.scope.path for cache in needed if not cache.has_synced]
 
     def _left(self, now: datetime) -> tuple[str, datetime | None]:
-        """Return the objects that exist, and until when a silent worker is waited for."""
+        """Return a text that names the objects that still exist, and until when to wait for a
+        worker that does not answer (None if no such wait applies).
+        """
         clusters = self._clusters
         vnodes = [vnode.name for vnode in clusters.vnodes.items()]
         if vnodes:
@@ -298,7 +305,9 @@ class BindingDeletion:
         return ", ".join(texts), None
 
     async def _give_up(self, binding: ClusterBinding, left: str, now: datetime) -> Outcome:
-        """Clean up the computing cluster without waiting for anything else, and end."""
+        """Clean up the computing cluster and remove our finalizer from the binding, without waiting
+        for `left`, the objects that are not confirmed gone.
+        """
         assert self._deletion is not None
         self._leftovers.drain(confirmed=False)
         await self._abandon_nodes()
@@ -308,7 +317,7 @@ class BindingDeletion:
         return Done()
 
     async def _abandon_nodes(self) -> None:
-        """Delete the virtual nodes that are left; nodes with a foreign finalizer stay behind."""
+        """Delete the virtual nodes that still exist; those with a foreign finalizer remain."""
         clusters, ours = self._clusters, self._clusters.domain.finalizer_vnode
         try:
             listing = await clusters.computing.list(NODES, labels=clusters.vnodes.scope.labels)
@@ -332,9 +341,9 @@ class BindingDeletion:
                     )
 
     def _patience_ends(self, now: datetime) -> datetime:
-        """Return until when a worker that does not answer is waited for.
+        """Return until when the deletion waits for a worker that does not answer.
 
-        After that, the computing cluster is cleaned up without the worker.
+        After that time, the computing cluster is cleaned up without the worker.
         """
         ends = self._clusters.worker_health.since + timedelta(seconds=PATIENCE_S)
         if now < ends:
@@ -349,7 +358,10 @@ class BindingDeletion:
         return await self._write_throttled(binding, own, binding.resource_version)
 
     async def _release(self, binding: ClusterBinding, left: str, now: datetime) -> None:
-        """Write the last conditions, and remove our finalizer; `left` was not confirmed."""
+        """Write the binding's last conditions, and remove our finalizer from the binding.
+
+        `left` names the objects whose deletion was not confirmed; a Warning event reports them.
+        """
         clusters, generation = self._clusters, binding.metadata.generation
         drained = conditions.DRAIN_DONE.condition(generation=generation)
         if left:
@@ -373,9 +385,11 @@ class BindingDeletion:
     async def _write_throttled(
         self, binding: ClusterBinding, own: list[Condition], version: str
     ) -> float | None:
-        """Write a changed status; return the seconds until the next write, if that is too early.
+        """Write the binding's status if it changed; return the seconds until the next write is
+        allowed, or None if nothing is left to write.
 
-        A condition with another status or reason is written at once, another text less often.
+        A condition with another status or reason is written at once, a condition with only another
+        message less often.
         """
         if self._status(binding, own) == binding.status:
             return None
@@ -387,7 +401,7 @@ class BindingDeletion:
         return None
 
     async def _write(self, binding: ClusterBinding, own: list[Condition], version: str = "") -> str:
-        """Write a changed status; return the binding's new resourceVersion."""
+        """Write the binding's status if it changed; return the binding's resourceVersion."""
         version = version or binding.resource_version
         after = self._status(binding, own)
         if after == binding.status:
@@ -415,7 +429,7 @@ class BindingDeletion:
         return written.resource_version
 
     def _status(self, binding: ClusterBinding, own: list[Condition]) -> BindingStatus:
-        """Return the status with our conditions; the rest belongs to the manager."""
+        """Return the binding's status with the conditions `own`; other fields are the manager's."""
         merged = binding.status.conditions
         for condition in own:
             merged = set_condition(merged, condition, now=self._clusters.now_text())
@@ -429,7 +443,9 @@ class BindingDeletion:
         return await self._patch(binding, {"resourceVersion": version, "finalizers": finalizers})
 
     async def _record(self, binding: ClusterBinding, version: str) -> str:
-        """Record the worker's identity, to detect a kubeconfig of another cluster later."""
+        """Record the worker's identity in an annotation of the binding, to detect later a
+        kubeconfig that leads to another cluster; return the binding's resourceVersion.
+        """
         key, worker = self._clusters.domain.worker_cluster_id, self._clusters.worker_id()
         if not worker or key in binding.annotations:
             return version
@@ -437,7 +453,7 @@ class BindingDeletion:
         return await self._patch(binding, metadata)
 
     async def _patch(self, binding: ClusterBinding, metadata: Json) -> str:
-        """Patch the metadata; return the binding's new resourceVersion."""
+        """Patch the binding's metadata; return the binding's new resourceVersion."""
         try:
             written = await self._clusters.computing.patch(
                 CLUSTER_BINDINGS, binding.name, MergePatch({"metadata": metadata})
@@ -465,6 +481,6 @@ def _later(rest_s: float | None) -> Outcome:
 
 
 def _differs(status: BindingStatus, condition: Condition) -> bool:
-    """Whether a condition has another status or reason, not just another text."""
+    """Whether a condition has another status or reason than in the binding's present status."""
     before = find_condition(status.conditions, condition.type)
     return before is None or (before.status, before.reason) != (condition.status, condition.reason)

@@ -1,8 +1,8 @@
-"""The progress of a binding's deletion, in words: nodes, pods and copies that are still there.
+"""The progress of a binding's deletion as text: nodes, pods and copies that still exist.
 
-All texts name the first few objects, and count all. `Unconfirmed` remembers deletions
-that the worker could not confirm; `Leftovers` counts the objects of a deleted binding in the
-clusters, besides its nodes.
+All texts name the first few objects, and count all. `Unconfirmed` remembers deletions that the
+worker could not confirm; `Leftovers` counts the objects of a deleted binding in the clusters,
+besides its nodes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMED: Final = 5
 
 
 class Unconfirmed:
-    """Deletions that the worker has not confirmed; forgotten when the worker answers again."""
+    """Deletions that the worker has not confirmed; cleared when the worker answers again."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, None] = {}
@@ -52,12 +52,12 @@ class Unconfirmed:
         self._pods[pod] = None
 
     def clear(self) -> None:
-        """Forget everything: the worker answers."""
+        """Forget all nodes and pods; called when the worker answers again."""
         self._nodes.clear()
         self._pods.clear()
 
     def describe(self) -> str:
-        """Return the objects that may be left in the worker."""
+        """Return a text that names the objects that may be left in the worker."""
         nodes = f" ({first_few(self._nodes)})" if self._nodes else ""
         pods = f" ({first_few(self._pods)})" if self._pods else ""
         return (
@@ -67,7 +67,7 @@ class Unconfirmed:
 
 
 def remaining(reports: Iterable[NodeReport], vnodes: Collection[str]) -> str:
-    """Return the virtual nodes that still exist, with the pods that they wait for."""
+    """Return a text with the virtual nodes that still exist and the pods that each waits for."""
     known = {report.node: report for report in reports}
     texts = []
     for vnode in sorted(vnodes)[:_NAMED]:
@@ -84,7 +84,7 @@ def _pods(report: NodeReport) -> str:
 
 
 def first_few(names: Collection[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first few of the sorted `names` as text, and how many more there are."""
     return f"{', '.join(sorted(names)[:_NAMED])}{_more(len(names))}"
 
 
@@ -93,7 +93,10 @@ def _more(number: int) -> str:
 
 
 def ends_by(reports: Iterable[NodeReport]) -> str:
-    """Return when at the latest the last pod is abandoned; empty if no node waits for one."""
+    """Return the text "; ends by <time>", with the time when the last pod is abandoned.
+
+    Empty if no node waits for a pod.
+    """
     last = _last_deadline(reports)
     return f"; ends by {text_of(last + timedelta(seconds=ABANDON_S))}" if last is not None else ""
 
@@ -101,10 +104,11 @@ def ends_by(reports: Iterable[NodeReport]) -> str:
 def give_up_at(
     deleted: datetime, *, seen: datetime, reports: Iterable[NodeReport] = ()
 ) -> datetime:
-    """Return when the deletion of a binding is given up, whatever is left.
+    """Return when the deletion of a binding is given up, whichever objects are left.
 
     `seen` is when this syncer first saw the deletion; `reports` are of the nodes that still exist.
-    Longer than `GIVE_UP_S` is waited only for the time that policies give to pods.
+    The wait is longer than `GIVE_UP_S` only where policies give their pods longer, or where this
+    syncer has just started.
     """
     last = _last_deadline(reports)
     pods = () if last is None else (last + timedelta(seconds=ABANDON_S + CLEANUP_S),)
@@ -118,7 +122,7 @@ def _last_deadline(reports: Iterable[NodeReport]) -> datetime | None:
 
 
 class Leftovers:
-    """The pods and copies of one binding."""
+    """The physical pods and copies of one binding that is being deleted."""
 
     def __init__(
         self,
@@ -133,17 +137,16 @@ class Leftovers:
         self._logconfigs = logconfigs
 
     def drain(self, *, confirmed: bool) -> None:
-        """Delete all copies and remove the finalizers of their sources; if not `confirmed`, do not
-        wait for the worker."""
+        """Delete all copies and unmark their sources; wait for the worker only if `confirmed`."""
         self._dependents.drain(confirmed=confirmed)
 
     @property
     def marks(self) -> int:
-        """How many objects still have a finalizer or annotation of ours because of a copy."""
+        """How many copies and marked sources exist."""
         return self._dependents.remaining()
 
     def describe(self) -> str:
-        """Return the objects that the caches still show; empty if they show none."""
+        """Return a text that counts the pods and copies in the caches; empty if there are none."""
         counts = (
             (len(self._pods.remaining()), "pod"),
             (self._dependents.remaining(), "copied object"),

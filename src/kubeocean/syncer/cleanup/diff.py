@@ -1,11 +1,12 @@
 """Differences between the two clusters of a binding.
 
-Pure: the caller passes existing and expected objects. An object that is ours and that nothing
-wants is an orphan. Pods of the Go implementation have no labels of their owner: one that names a
-virtual node of this binding and a virtual pod that does not exist is left over, too; one that names
-nothing at all is for a person to delete; every other object without proof of its owner is only
-reported. Objects of other owners are ignored. Besides: virtual pods whose physical pod is missing,
-and several physical pods that run for one virtual pod.
+Pure: the caller passes existing and expected objects. An object that has our labels and that no
+virtual object needs is an orphan. Pods of the Go implementation have no labels of their owner: such
+a pod is an orphan, too, if it names a virtual node of this binding and a virtual pod that does not
+exist. A pod that names neither a virtual pod nor a node is left for a person to delete. Every other
+object without proof of its owner is only reported. Objects of other owners are ignored. Further
+differences: virtual pods whose physical pod is missing, and several physical pods that run for one
+virtual pod.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _FOR_PODS: Final = frozenset({POD, TOKEN})
 
 
 class DifferenceKind(StrEnum):
-    """The kinds of differences."""
+    """The kinds of differences between the two clusters of a binding."""
 
     ORPHAN = "Orphan"  # ours, and used by nothing
     LEGACY = "Legacy"  # of the Go implementation, for a virtual node of ours, used by nothing
@@ -60,15 +61,15 @@ class DifferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """An object that Kubeocean created for one of the computing cluster."""
+    """An object that Kubeocean created in either cluster for an object of the computing cluster."""
 
     kind: str
     resource: Resource[Untyped]
     key: Key
     uid: str
-    virtual: Key  # the object that this one was created for
+    virtual: Key  # the virtual object that this object was created for
     virtual_uid: str
-    original: Resource[Untyped]  # the resource of that object
+    original: Resource[Untyped]  # the resource of the virtual object
     ours: bool = True
     in_computing_cluster: bool = False  # not in the worker
     deleting: bool = False
@@ -86,7 +87,7 @@ class Counterpart:
 
 @dataclass(frozen=True, slots=True)
 class ObjectSet:
-    """Objects of one kind, and whether one is wanted."""
+    """Objects of one kind, and a function that returns whether such an object should exist."""
 
     objects: Iterable[Counterpart]
     wanted: Callable[[Counterpart], bool]
@@ -94,7 +95,7 @@ class ObjectSet:
 
 @dataclass(frozen=True, slots=True)
 class ComparedPod:
-    """A virtual pod: its UID, the UID of its physical pod, and whether that should exist."""
+    """A virtual pod: its UID, its physical pod's UID, and whether the physical pod should exist."""
 
     uid: str
     physical_uid: str
@@ -103,7 +104,7 @@ class ComparedPod:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference; its identity stays the same for as long as its object exists."""
+    """A difference between the clusters; `identity` stays the same while its object exists."""
 
     problem: DifferenceKind
     subject: Counterpart
@@ -115,17 +116,17 @@ class Difference:
 
     @property
     def removable(self) -> bool:
-        """Whether a sweep may delete the object, once both clusters have confirmed it."""
+        """Whether a sweep may delete the object, once both clusters confirm the difference."""
         return self.problem in (DifferenceKind.ORPHAN, DifferenceKind.LEGACY)
 
     @property
     def repairable(self) -> bool:
-        """Whether a person may have the object deleted."""
+        """Whether `kubeocean repair` may delete the object."""
         return self.removable or self.problem is DifferenceKind.UNMAPPED
 
 
 def untyped(resource: Resource[ObjectT]) -> Resource[Untyped]:
-    """Return the same resource, read as metadata alone."""
+    """Return the same resource with the type `Untyped`, which holds the metadata alone."""
     fields = resource.group, resource.version, resource.plural, resource.kind
     return Resource(*fields, resource.namespaced, Untyped)
 
@@ -140,7 +141,7 @@ def counterpart(
     domain: Domain,
     vnodes: Container[str] = (),
 ) -> Counterpart | None:
-    """Return a worker's object with its virtual object; None for an object of another owner.
+    """Return the Counterpart of a worker's object; None if the object has another owner.
 
     `vnodes` are the names of this binding's virtual nodes.
     """
@@ -170,10 +171,10 @@ def counterpart(
 
 
 def _legacy_node(obj: Object, vnodes: Container[str], domain: Domain) -> str:
-    """Return the virtual node that a pod of the Go implementation names, if it is one of ours.
+    """Return the virtual node of this binding that a pod of the Go implementation names, if any.
 
-    Such a pod has the name that is computed from the virtual pod that it names. A pod that somebody
-    made from its manifest has another name, or a controller of the worker.
+    Such a pod's name is computed from the virtual pod that its annotations name. A pod that a
+    person created from the manifest of such a pod has another name, or a controller of the worker.
     """
     annotations = obj.annotations
     marks = domain.virtual_pod_namespace, domain.virtual_pod_name, domain.virtual_pod_uid
@@ -197,7 +198,7 @@ def _is_unmapped(obj: Object, domain: Domain) -> bool:
 
 
 def _has_no_owner(obj: Object, domain: Domain) -> bool:
-    """Whether an object has no label of a binding or a cluster, and no owner in the worker."""
+    """Whether an object has no label of a binding or computing cluster, and no ownerReferences."""
     return not obj.metadata.owner_references and bears_no_ids(obj, domain=domain)
 
 
@@ -211,7 +212,7 @@ def counterparts(
     domain: Domain,
     vnodes: Container[str] = (),
 ) -> list[Counterpart]:
-    """Return those of a worker's objects that are ours, or may be."""
+    """Return the Counterpart of each object of the worker that is ours or may be ours."""
     candidates = (
         counterpart(
             each,
@@ -228,7 +229,7 @@ def counterparts(
 
 
 def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str) -> Counterpart:
-    """Return an object of the computing cluster that was created for a virtual node."""
+    """Return the Counterpart of a computing cluster's object that belongs to a virtual node."""
     return Counterpart(
         kind=kind,
         resource=untyped(resource),
@@ -249,7 +250,7 @@ def compared_pod(pod: VirtualPod, domain: Domain) -> ComparedPod:
 
 
 def compare(sets: Iterable[ObjectSet], pods: Mapping[Key, ComparedPod]) -> Iterator[Difference]:
-    """Return all differences; `pods` are the virtual pods of the binding."""
+    """Yield all differences between the clusters; `pods` are the virtual pods of the binding."""
     physical: dict[str, list[Counterpart]] = {}
     for each in sets:
         for obj in each.objects:

@@ -1,13 +1,14 @@
 """Deletion of an orphan, confirmed by both clusters.
 
-The object is read again from its API server, and so is the object for which it was created. It has
-to be the same object, by UID, and ours by its labels. An object for a pod or a node is deleted if
-that is gone; a copy is deleted if nothing uses it, which the caller proves. Every delete carries
-the UID.
+The orphan and the object for which it was created are both read again from their API servers. The
+orphan must have the same UID as before, and our labels. An object for a pod or a node is deleted if
+that pod or node is gone; a copy is deleted if nothing uses the copy, which the caller proves. Every
+delete carries the UID.
 
 A pod of the Go implementation is ours if the node that it names is read as a virtual node of this
-binding; its token Secrets, which name the same virtual pod, are deleted before it. A pod that names
-nothing is deleted for callers that offer it, which a sweep does not.
+binding; its token Secrets, which name the same virtual pod, are deleted before the pod. A pod that
+names neither a virtual pod nor a node is deleted only if the caller passes it, which a sweep does
+not.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Remover:
         return self._is_unchanged(subject, obj) and bears_ids(obj, ids=ids, domain=domain)
 
     async def _is_legacy(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether a pod without labels of an owner is ours by its node, or names nothing."""
+        """Whether an unlabelled pod names our virtual node, or no virtual object at all."""
         if subject.in_computing_cluster or not self._is_unchanged(subject, obj):
             return False
         if not subject.legacy_node:
@@ -146,10 +147,12 @@ class Remover:
                     await self._worker.delete(SECRETS, name, secret.namespace, uid=secret.uid)
 
     async def _original_exists(self, subject: Counterpart) -> bool:
-        """Whether the virtual object exists, by the computing cluster's server."""
+        """Whether the API server of the computing cluster has the virtual object of `subject`, with
+        the same UID; True if `subject` names none.
+        """
         key = subject.virtual
         if not key.name:
-            return True  # its annotations name none: nothing is proven
+            return True  # no virtual object is named: nothing is proven
         try:
             original = await self._computing.get(subject.original, key.name, key.namespace)
         except NotFound as error:

@@ -27,27 +27,27 @@ _DONE: Final = frozenset({Fate.REMOVED, Fate.GONE, Fate.WANTED})
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """A difference, and its result."""
+    """A difference between the clusters, and the result of its repair."""
 
     finding: Difference
     fate: str
 
     @property
     def mended(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the difference needs no further action."""
         return self.fate in _DONE
 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The result of a repair; `skipped` are kinds that could not be listed."""
+    """The results of a repair; `skipped` are kinds that could not be listed."""
 
     verdicts: tuple[RepairResult, ...]
     skipped: tuple[str, ...]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no difference needs further action."""
         return all(verdict.mended for verdict in self.verdicts)
 
 
@@ -70,7 +70,7 @@ class Repair:
     async def run(
         self, *, dry_run: bool, say: Callable[[str], None] = lambda what: None
     ) -> RepairReport:
-        """Compare twice, and delete the orphans; `say` is called with each step.
+        """Compare the clusters twice, and delete the orphans; `say` is called with each step.
 
         :raises ApiError: an API server did not answer, or refused.
         """

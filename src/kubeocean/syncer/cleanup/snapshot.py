@@ -44,13 +44,13 @@ __all__ = ["ClusterSnapshot", "Comparison"]
 
 
 def _holders(kind: str) -> list[ReplicatedKind]:
-    """Return the kinds with copies that may refer to copies of that kind."""
+    """Return the kinds whose copies may refer to copies of `kind`."""
     return [holder for holder, _ in REPLICATED_KINDS if holder.refers_to == kind]
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Both clusters at one time, and their differences."""
+    """The objects of both clusters as listed at one time, and their differences."""
 
     pods: dict[Key, ComparedPod] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
@@ -59,17 +59,17 @@ class Comparison:
     findings: tuple[Difference, ...] = ()
 
     def is_unused(self, copy: Counterpart) -> bool:
-        """Whether neither a pod nor another copy uses a copy, as far as everything was listed."""
+        """Whether no pod and no other copy uses a copy, all kinds that may do so being listed."""
         if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
             return False
         return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
 
     def is_wanted(self, copy: Counterpart) -> bool:
-        """Whether a pod or another copy uses a copy."""
+        """Whether a pod or another copy uses a copy, or may do so in a kind that was not listed."""
         return not self.is_unused(copy)
 
     def has_pod(self, obj: Counterpart) -> bool:
-        """Whether the virtual pod exists for which an object was created."""
+        """Whether the virtual pod for which an object was created exists."""
         pod = self.pods.get(obj.virtual)
         return pod is not None and pod.uid == obj.virtual_uid
 
@@ -87,7 +87,7 @@ class ClusterSnapshot:
         self._domain = domain
 
     async def look(self) -> Comparison:
-        """Read everything, and compare.
+        """List all objects of the binding in both clusters, and return the comparison.
 
         The worker is read first: an object that is created meanwhile has its virtual pod already,
         and is not mistaken for an orphan.
@@ -127,7 +127,7 @@ class ClusterSnapshot:
         return comparison
 
     async def is_used_now(self, copy: Counterpart) -> bool:
-        """Whether a pod, or a copy of another kind, uses a copy, by fresh reads."""
+        """Whether a pod, or a copy of another kind, uses a copy, as the API servers answer now."""
         for holder in _holders(copy.kind):
             namespace = self._mount if holder.copies.namespaced else ""
             listing = await self._worker.list(untyped(holder.copies), namespace, keep_raw=True)
@@ -180,9 +180,9 @@ class ClusterSnapshot:
         )
 
     async def _foreign_nodes(self) -> set[str]:
-        """Return the virtual nodes of other workers.
+        """Return the names of the virtual nodes of other workers.
 
-        One clusterID may begin with another, so the names of nodes do not tell them apart. Of a
+        One clusterID may begin with another, so the names alone do not tell whose a node is. Of a
         node that is gone only the name is known; such a node counts as ours.
         """
         domain = self._domain

@@ -51,14 +51,14 @@ from kubeocean.syncer.replication.replicator import Replicator
 __all__ = ["Sweep"]
 
 EVERY_S: Final = 120.0
-_REPORT_AT: Final = 2  # comparisons in a row; an orphan is deleted at the next one
+_REPORT_AT: Final = 2  # comparisons in a row; an orphan is deleted at the next comparison
 _KINDS: Final = (POD, TOKEN, *KIND_NAMES, CSI_NODE, PORT_RESERVATION)
 
 _log = get_logger(__name__)
 
 
 class Sweep:
-    """Compares the clusters of one binding; `nudge` enqueues a virtual pod."""
+    """Compares both clusters of one binding periodically; `nudge` enqueues a virtual pod."""
 
     def __init__(
         self,
@@ -92,13 +92,15 @@ class Sweep:
         self.parts: tuple[Runnable, ...] = (self,)
 
     async def run(self) -> None:
-        """Compare from time to time, until cancelled."""
+        """Compare the clusters every `every_s` seconds, until cancelled."""
         while True:
             await self.clusters.clock.sleep(self._every_s)
             await self.run_once()
 
     async def run_once(self) -> tuple[Difference, ...]:
-        """Compare once, report and delete; return the differences seen twice in a row or more."""
+        """Compare the clusters once, report lasting differences and delete lasting orphans; return
+        the differences seen in two or more comparisons in a row.
+        """
         if not self._can_judge():
             self._in_a_row = {}
             return ()
@@ -124,7 +126,7 @@ class Sweep:
         return [*differences, *compare([ppods], vpods)]
 
     def _can_judge(self) -> bool:
-        """Whether all caches are complete, and the binding is not being deleted."""
+        """Whether the caches are complete, the worker answers, and the binding stays."""
         clusters, dependents = self.clusters, self._dependents
         binding = clusters.binding
         return (
@@ -203,7 +205,7 @@ class Sweep:
         self._enqueue(difference.subject)
 
     def _enqueue(self, subject: Counterpart) -> None:
-        """Have the responsible controller reconcile."""
+        """Enqueue the virtual object of `subject` at the controller of its kind."""
         if subject.kind in (POD, TOKEN) and subject.virtual.name:
             self._nudge(subject.virtual)
         for replicator in self._replicators():
@@ -223,7 +225,7 @@ class Sweep:
             self._emit("Normal", BindingEvent.ORPHAN_REMOVED, f"Removed {subject}, an orphan")
 
     async def _is_unused(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether nothing uses a copy, as its replicator reads from the API servers."""
+        """Whether nothing uses a copy, as the replicator of its kind reads from the API servers."""
         for replicator in self._replicators():
             copy = replicator.copies.get(subject.key)
             if subject.kind == replicator.kind and copy is not None and copy.uid == obj.uid:

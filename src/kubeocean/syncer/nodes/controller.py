@@ -1,10 +1,10 @@
 """The controller of virtual nodes: one for each node of the worker that a policy lends.
 
-The key is the name of the worker's node; for a virtual node that names none, its own. A reconcile
-decides (`leasing.decision`), forges the virtual node that should exist, and writes the difference.
-While the worker does not answer nothing is decided, unless the whole binding is being deleted.
-Before a virtual node is deleted because something is missing in a cache, the API server confirms
-that it is missing.
+The key is the name of the worker's node, or the name of the virtual node if that names no worker
+node. A reconcile decides (`leasing.decision`), forges the virtual node that should exist, and
+writes the difference. While the worker does not answer nothing is decided, unless the whole binding
+is being deleted. Before a virtual node is deleted because an object is missing in a cache, the API
+server confirms that the object is missing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _NodeRecord:
-    """The memory of one virtual node."""
+    """The controller's memory of one virtual node between reconciles."""
 
     lost: bool = False  # gone from the cache without having been deleted
     omitted: tuple[str, ...] = ()  # annotations that the last event named as too large
@@ -168,11 +168,11 @@ class NodeController:
             self._enqueue(self._clusters.pnode_of(vnode))
 
     def _is_stray(self, vnode: Node) -> bool:
-        """Whether a virtual node is not named after its recorded worker node."""
+        """Whether the name of a virtual node does not follow from the worker node that it names."""
         return self._clusters.vnode_name(self._clusters.pnode_of(vnode)) != vnode.name
 
     def _vpod_changed(self, pod: VirtualPod) -> None:
-        """Enqueue the node of a pod, if the node is being reclaimed or deleted."""
+        """Enqueue the node of a changed virtual pod, if the node is being reclaimed or deleted."""
         clusters = self._clusters
         vnode = clusters.vnodes.get(Key("", pod.spec.node_name))
         if vnode is None:
@@ -198,7 +198,7 @@ class NodeController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Make the virtual node of one of the worker's nodes what the policies say."""
+        """Create, update, reclaim or delete the virtual node of a worker's node."""
         clusters = self._clusters
         binding = clusters.binding
         ending = binding is not None and binding.deleting
@@ -298,7 +298,7 @@ class NodeController:
     async def _evict(
         self, plan: ReclaimPlan, situation: ReclaimInput, vnode: str, policy: str
     ) -> None:
-        """Evict the pods that are due, and record how far the reclaim is."""
+        """Evict the pods that are due, and record the progress of the reclaim."""
         cause, rules = situation.cause, situation.rules
         plan = await self._evictor.carry_out(plan, rules, vnode, policy)
         if cause is None:
@@ -341,7 +341,7 @@ class NodeController:
         )
 
     def _is_drained(self, vnode: Node | None) -> bool:
-        """Whether `kubeocean drain` has cordoned the node, and nobody has uncordoned it."""
+        """Whether `kubeocean drain` cordoned the node, and the node was not uncordoned since."""
         if vnode is None or not vnode.spec.unschedulable:
             return False
         return self._clusters.domain.drained in vnode.annotations
@@ -385,7 +385,7 @@ class NodeController:
         return Stuck(NodeEvent.NAME_TAKEN, message)
 
     async def _recovers(self, name: str) -> bool:
-        """Whether a virtual node that the cache lost still exists, and has its labels again."""
+        """Whether a virtual node that the cache lost still exists; its labels are restored."""
         record = self._records.get(name)
         if record is None or not record.lost:
             return False
@@ -428,10 +428,10 @@ class NodeController:
             self._clusters.events.emit(regarding, "Warning", reason, message)
 
     def _refreshed(self, pnode: Node | None, vnode: Node, *, capped: bool = False) -> Json:
-        """Return the change of the status of a virtual node that no policy lends at present.
+        """Return the status patch of a virtual node that no policy lends at present.
 
-        `capped`: the node stays open for pods, so its offer shrinks with the rest that others
-        leave, and never grows.
+        `capped`: the node stays open for pods, so its offer shrinks with the capacity that other
+        pods leave, and never grows.
         """
         clusters = self._clusters
         return forge.refreshed(
@@ -446,7 +446,7 @@ class NodeController:
         )
 
     def _takes_pods(self, vnode: Node) -> bool:
-        """Whether a node whose policy is not known has allocatable pods, and is not drained."""
+        """Whether a virtual node of an unknown policy has allocatable pods and is not drained."""
         present = (vnode.status.allocatable or {}).get(PODS, "")
         return str(present) != "0" and not self._is_drained(vnode)
 
@@ -466,7 +466,8 @@ class NodeController:
     async def _patch(self, vnode: Node, body: Json, subresource: str, version: str) -> str:
         """Patch the virtual node; return its new resourceVersion.
 
-        If ours do not fit beside the annotations of users, everything else is written all the same.
+        If the annotations that Kubeocean writes do not fit beside those of users, all other fields
+        are still written.
         """
         clusters = self._clusters
         metadata: Json = body.get("metadata", {}) | {"resourceVersion": version}
@@ -492,7 +493,7 @@ class NodeController:
     async def _reclaim(
         self, name: str, pnode: Node | None, vnode: Node, decision: Reclaim
     ) -> Outcome:
-        """Reclaim the pods of a virtual node that has to go; then delete it."""
+        """Reclaim the pods of a virtual node that must not exist any more; then delete the node."""
         clusters = self._clusters
         if not await self._is_confirmed(name, vnode, decision):
             return After(_RETRY_S)
@@ -521,7 +522,10 @@ class NodeController:
         return self._again(plan.again_at)
 
     async def _is_confirmed(self, pnode: str, vnode: Node, decision: Reclaim) -> bool:
-        """Whether the API server confirms that what the cache does not show is missing."""
+        """Whether the API server confirms that the cause of a reclaim is true.
+
+        The causes to confirm are a worker's node or a policy that the cache does not show.
+        """
         clusters, worker = self._clusters, self._clusters.worker
         applied = self._applied(vnode) or ""
         try:
@@ -540,9 +544,10 @@ class NodeController:
         return True
 
     async def _enqueue_namesakes(self, vnode: Node) -> bool:
-        """Enqueue the worker's nodes after which the virtual node is named; False if none is.
+        """Enqueue the worker's nodes that the virtual node is named after; False if there are none.
 
-        A virtual node that lost the annotation with that name gets it back in their reconcile.
+        A virtual node that lost the annotation with its worker node's name gets the annotation back
+        in the reconcile of that worker node.
         """
         nodes = (await self._clusters.worker.list(NODES)).items
         names = [each.name for each in nodes if self._clusters.vnode_name(each.name) == vnode.name]
@@ -560,7 +565,7 @@ class NodeController:
         try:
             await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
         except (NotFound, Conflict):
-            return Done()  # gone, or another node of that name: the cache will show
+            return Done()  # the node is gone or replaced, as the cache will show
         clusters.vnodes.deleted(vnode)
         if not clusters.worker_health.answers:
             self._unconfirmed.node(pnode)
@@ -570,7 +575,7 @@ class NodeController:
     async def _expire(self, key: Key) -> Outcome:
         """Delete a virtual node whose worker has not answered for as long as the flag allows.
 
-        Nothing is deleted in the worker, and Kubernetes removes the pods of nodes that are gone.
+        Nothing is deleted in the worker. Kubernetes deletes the pods of deleted nodes.
         """
         clusters, vnode = self._clusters, self._clusters.vnodes.get(key)
         if not clusters.computing_synced or vnode is None or (rest_s := self._expires_s()) is None:
@@ -585,7 +590,7 @@ class NodeController:
         return await self._delete_object(self._clusters.pnode_of(vnode), vnode, "WorkerUnreachable")
 
     def _expires_s(self) -> float | None:
-        """Return the seconds until the nodes of a silent worker are deleted; None means never."""
+        """Return the seconds until the nodes of an unreachable worker are deleted; None: never."""
         clusters, health = self._clusters, self._clusters.worker_health
         if health.answers or health.mistaken or not clusters.remove_nodes_after_s:
             return None
@@ -593,7 +598,10 @@ class NodeController:
         return max(0.0, clusters.remove_nodes_after_s - silent_s)
 
     def expiry(self, binding: ClusterBinding) -> list[Condition]:
-        """Return the binding's condition about nodes that were deleted; none if none ever was."""
+        """Return the binding's condition about the deletion of an unreachable worker's nodes.
+
+        Empty if no node was ever deleted for that reason.
+        """
         generation = binding.metadata.generation
         if self._expires_s() == 0:
             since = text_of(self._clusters.worker_health.since)
@@ -620,7 +628,7 @@ class NodeController:
     # Helpers
 
     def _applied(self, vnode: Node | None) -> str | None:
-        """Return the policy that a virtual node names as the one that lends it."""
+        """Return the name of the policy that lends a virtual node, by the node's annotation."""
         if vnode is None:
             return None
         return vnode.annotations.get(self._clusters.domain.policies_applied, "")
@@ -629,7 +637,7 @@ class NodeController:
         return Key("", key.name if key.namespace == _STRAY else self._clusters.vnode_name(key.name))
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
-        """Whether label or annotation have the UID; one that was tampered with is corrected."""
+        """Whether a virtual node has the UID of the worker's node, or no UID, in its metadata."""
         key = self._clusters.domain.physical_node_uid
         uids = {vnode.labels.get(key), vnode.annotations.get(key)} - {None}
         return not uids or pnode.uid in uids
@@ -647,12 +655,12 @@ def _either(old: T | None, new: T | None) -> T:
 
 
 def _cool_down_start(situation: ReclaimInput) -> str:
-    """Return the time from which a node's cool-down counts; empty if the policy has none."""
+    """Return when a node's cool-down began, at its last eviction; empty without a cool-down."""
     return text_of(situation.last_eviction) or "" if situation.rules.cool_down_s else ""
 
 
 def _details(policy: str, limits: tuple[ResourceLimit, ...]) -> str:
-    """Return the policy in one line, as earlier versions wrote it: `name(cpu=4/50%,memory=8Gi)`."""
+    """Return a policy's name and limits, as earlier versions did: `name(cpu=4/50%,memory=8Gi)`."""
     texts = []
     for limit in limits:
         parts = [str(limit.quantity)] if limit.quantity is not None else []

@@ -64,7 +64,7 @@ CSI_NODES: Final = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False
 
 @dataclass(frozen=True, slots=True)
 class CsiNodeContext:
-    """Everything that a virtual CSINode is built from."""
+    """Everything that the copy of a CSINode for a virtual node is built from."""
 
     source: CsiNode  # of the physical node
     vnode: str
@@ -75,7 +75,7 @@ class CsiNodeContext:
 
 
 def forge(context: CsiNodeContext, *, now: str) -> Json:
-    """Return the CSINode as it is created."""
+    """Return the manifest of a new copy of a CSINode."""
     labels, annotations = _metadata(context)
     return {
         "apiVersion": CSI_NODES.api_version,
@@ -91,7 +91,7 @@ def forge(context: CsiNodeContext, *, now: str) -> Json:
 
 
 def changes(copy: CsiNode, context: CsiNodeContext, *, now: str) -> Json:
-    """Return the merge patch that makes a copy what it should be; empty if it is."""
+    """Return the merge patch that makes a CSINode copy equal to its source; empty if it is."""
     expected_labels, expected_annotations = merged(copy, *_metadata(context), context.domain)
     labels = merge_patch(copy.labels, expected_labels)
     annotations = merge_patch(copy.annotations, expected_annotations)
@@ -107,9 +107,12 @@ def changes(copy: CsiNode, context: CsiNodeContext, *, now: str) -> Json:
 
 
 def unregister(copy: CsiNode, context: CsiNodeContext) -> Json:
-    """Return the merge patch that removes the drivers that differ; empty if none does.
+    """Return the merge patch that removes the drivers of a copy that differ from the source.
 
-    A server refuses to change a registered driver, but accepts to remove it and to add it again.
+    Empty if none differs.
+
+    An API server refuses a change of a registered driver, but accepts that a driver is removed and
+    added again.
     """
     registered = {
         driver["name"]: _without_empty(driver) for driver in _drivers(context.source.spec)
@@ -124,9 +127,10 @@ def unregister(copy: CsiNode, context: CsiNodeContext) -> Json:
 
 
 def is_ours(copy: CsiNode, *, pnode: str, binding: str, cluster_id: str, domain: Domain) -> bool:
-    """Whether a CSINode is this binding's copy for that physical node.
+    """Whether a CSINode is this binding's copy for physical node `pnode`.
 
-    The name of the copy contains the node; labels and annotations must only not name another.
+    The name of the copy contains the node's name; labels and annotations need not name the node,
+    but must not name another.
     """
     labels, name = copy.labels, domain.physical_node_name
     label = naming.label_value(pnode)
@@ -168,7 +172,7 @@ def _owner(context: CsiNodeContext) -> Json:
 
 
 def _changed_owners(copy: CsiNode, context: CsiNodeContext) -> list[Json]:
-    """Return the owners to write: the virtual node and other kinds; empty if nothing changes."""
+    """Return the ownerReferences to write, with the virtual node; empty if nothing changes."""
     owners = copy.metadata.owner_references or ()
     nodes = [each for each in owners if each.kind == NODES.kind]
     if len(nodes) == 1 and nodes[0].uid == context.vnode_uid:
@@ -187,7 +191,7 @@ def _drivers(spec: Json) -> list[Json]:
 
 
 def _comparable(spec: Json) -> Json:
-    """Return the spec without the order of drivers and without empty fields."""
+    """Return the spec of a CSINode without the order of drivers and without empty fields."""
     drivers = {driver["name"]: _without_empty(driver) for driver in _drivers(spec)}
     return _without_empty(spec) | {"drivers": drivers}
 
@@ -197,7 +201,7 @@ def _without_empty(document: Json) -> Json:
 
 
 def _physical_node(copy: CsiNode, domain: Domain) -> Key:
-    """Return the physical node that a copy names."""
+    """Return the key of the physical node that the annotation or label of a CSINode copy names."""
     name = domain.physical_node_name
     return Key("", copy.annotations.get(name) or copy.labels.get(name, ""))
 
@@ -302,7 +306,7 @@ class CsiNodes(ReplicationLoop[CsiNode, CsiNode]):
         return Done()
 
     async def _source_exists(self, key: Key) -> bool:
-        """Whether the server has a source that the cache does not show."""
+        """Whether the worker's API server has a CSINode that the cache does not show."""
         try:
             await self.clusters.worker.get(CSI_NODES, key.name)
         except NotFound:

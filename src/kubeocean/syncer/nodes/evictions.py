@@ -67,7 +67,7 @@ class Evictor:
         policy: str,
         since: datetime | None = None,
     ) -> ReclaimInput:
-        """Return everything that a plan for the virtual node of this name is made from."""
+        """Return everything that the reclaim plan for virtual node `name` is made from."""
         clusters, now = self._clusters, self._clusters.clock.now()
         self._recover_slots(policy)
         pods = clusters.vpods.by("node", name) if cause else ()
@@ -85,7 +85,7 @@ class Evictor:
         )
 
     def _recover_slots(self, policy: str) -> None:
-        """Count the evictions of an earlier process against the pace of a policy."""
+        """Count the evictions in the policy's status, by an earlier process, against its pace."""
         stored = self._clusters.policies.get(Key("", policy))
         if stored is not None:
             reclaim = stored.status.reclaim or ReclaimStatus()
@@ -93,7 +93,7 @@ class Evictor:
             self._slots.recover(policy, [time for time in times if time is not None])
 
     def _last_eviction(self, name: str, vnode: Node | None, now: datetime) -> datetime | None:
-        """Return when a pod was last evicted from the virtual node, by whichever process."""
+        """Return when a pod was last evicted from the virtual node, by any process."""
         key = self._clusters.domain.last_eviction_time
         recorded = instant_of(vnode.annotations.get(key)) if vnode is not None else None
         known = self._progress.last_eviction(name)
@@ -103,9 +103,9 @@ class Evictor:
     async def carry_out(
         self, plan: ReclaimPlan, rules: ReclaimRules, vnode: str, policy: str
     ) -> ReclaimPlan:
-        """Evict and delete the pods that are due; return the plan as the answers leave it.
+        """Evict and delete the pods of the plan that are due; return the plan with the results.
 
-        An answer that is a refusal or an error is remembered, not raised.
+        If the API server refuses or fails, the attempt is remembered and no error is raised.
         """
         attempts: dict[str, EvictionAttempt | None] = {}
         for step in plan.due:
@@ -115,7 +115,7 @@ class Evictor:
             # No await between taking the slot and sending: other nodes of the policy act, too.
             if self._slots.take(policy, limit, now=taken_at):
                 attempts[step.pod.uid] = await self._attempt(step, vnode, policy, taken_at)
-            # else another node took the slot since the plan was made; the next plan waits for one
+            # else another node took the slot since the plan was made; the next plan waits
         return plan.after(attempts)
 
     async def _attempt(
@@ -126,7 +126,7 @@ class Evictor:
         try:
             await self._send(step)
         except (NotFound, Conflict):
-            # Gone, or another pod of that name: Kubeocean evicted neither.
+            # The pod is gone, or another pod has its name: Kubeocean evicted neither.
             self._slots.give_back(policy, taken_at)
             return self._remember(step, result, retry_after_s)
         except TooManyRequests as error:
@@ -177,7 +177,7 @@ class Evictor:
         return attempt
 
     def _report(self, step: PodStep, vnode: str, policy: str) -> None:
-        """Record, log and emit an event for a pod that was evicted or deleted."""
+        """Record an evicted or deleted pod in the reclaim progress, the log and an event."""
         key, now = step.pod.key, self._clusters.clock.now()
         forced = step.action is not PodAction.EVICT
         message = f"Node {vnode} is reclaimed by its owner (policy {policy}): {step.reason}"

@@ -105,7 +105,7 @@ _CONTROLLERS: Final = (
     "volcano.sh",
 )
 
-# Kubernetes adds and removes these by itself, after the node's conditions.
+# Kubernetes adds and removes these taints according to the node's conditions.
 _DERIVED: Final = frozenset(
     f"node.kubernetes.io/{name}"
     for name in (
@@ -120,10 +120,10 @@ _DERIVED: Final = frozenset(
 
 
 def is_derived_taint(key: str) -> bool:
-    """Whether a taint follows from conditions.
+    """Whether Kubernetes adds and removes a taint according to the node's conditions.
 
-    The conditions are copied to the virtual node, so that its own cluster adds the same taint; it
-    would remove a copied one at once.
+    The conditions are copied to the virtual node, so that the computing cluster adds the same
+    taint; the computing cluster would remove a copied taint at once.
     """
     return key in _DERIVED
 
@@ -140,7 +140,7 @@ def is_kubelet_label(key: str) -> bool:
 
 
 def is_copied_annotation(key: str) -> bool:
-    """Whether an annotation of a worker's node is information for users, not for programs."""
+    """Whether an annotation of a worker's node informs users, and does not direct programs."""
     domain = key.partition("/")[0]
     # Cilium also writes its domain reversed: `io.cilium.network.…`.
     if key in _NAMES or key.startswith("io.cilium."):

@@ -1,16 +1,17 @@
-"""Virtual nodes as they should be in the computing cluster, and what to write to make them so.
+"""Virtual nodes as they should be in the computing cluster, and the patches that make them so.
 
-`forge` builds a whole node; `changes` returns the patches for an existing one. Labels, annotations
+`forge` builds a whole node; `changes` returns the patches for an existing node. Labels, annotations
 and taints that users add to a virtual node stay. Times alone are no difference: a node with only a
 newer heartbeat is not written.
 
 Labels of the worker's node are copied as far as Kubernetes would let a kubelet set them, unless the
-binding trusts its worker fully. Its annotations are copied as far as they fit, together with ours
-and the users', into what an API server accepts: the largest are omitted first.
+binding trusts its worker fully. Annotations of the worker's node are copied as far as all
+annotations together fit into the size that an API server accepts: the largest are omitted first.
 
 A virtual node that takes no new pods has no allocatable `pods`. A taint and a cordon do not keep
-pods away that tolerate everything: their controller would create each evicted pod again, and the
-scheduler would bind it to the same node. Nothing tolerates a lack of resources. The capacity stays.
+away pods that tolerate everything: the pods' controller would create each evicted pod again, and
+the scheduler would bind the new pod to the same node. No pod tolerates a lack of resources. The
+capacity stays.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _STANDARD_CONDITIONS: Final = frozenset(
 )
 _TIMES: Final = ("lastHeartbeatTime", "lastTransitionTime")
 _MOST_ANNOTATION_BYTES: Final = 256 * 1024  # that an API server accepts, keys and values together
-_SPARE_BYTES: Final = 32 * 1024  # for our own annotations, and for future ones of others
+_SPARE_BYTES: Final = 32 * 1024  # for our own annotations, and for future annotations of users
 _REMEMBERED: Final = 256  # longer values are remembered by their key alone
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Everything from which a virtual node is forged."""
+    """A worker's node that is lent, with everything else from which its virtual node is forged."""
 
     pnode: Json  # the worker's node, whole
     vnode: str
@@ -74,7 +75,7 @@ class Lent:
     proxier_ip: str
     proxier_port: int
     metrics_port: int
-    other_policies: tuple[str, ...] = ()  # that select the node, and do not decide
+    other_policies: tuple[str, ...] = ()  # policies that select the node, and do not decide
     last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
     takes_pods: bool = True  # else no scheduler may bind a pod, whatever the pod tolerates
@@ -83,7 +84,7 @@ class Lent:
 
 @dataclass(frozen=True, slots=True)
 class NodePatches:
-    """The patches for an existing virtual node: of the object, and of its status."""
+    """The patches for an existing virtual node: one of the object, one of its status."""
 
     main: Json
     status: Json
@@ -93,7 +94,7 @@ class NodePatches:
 
 
 def forge(lent: Lent, *, now: str) -> Json:
-    """Return the node to create, with its status: API servers keep the status of a new node."""
+    """Return the manifest of a new virtual node; API servers keep the status of a new node."""
     want = expected(lent)
     annotations = {
         **want.annotations,
@@ -115,7 +116,7 @@ def forge(lent: Lent, *, now: str) -> Json:
 
 
 def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
-    """Return the difference between a virtual node and what it should be."""
+    """Return the patches that make a virtual node what it should be; empty if nothing differs."""
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
     annotations_now: Mapping[str, str] = meta.get("annotations") or {}
@@ -159,9 +160,10 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
 
 
 def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
-    """Return the patch that announces a reclaim; nothing else of the virtual node changes.
+    """Return the patch that taints and cordons a virtual node because of a reclaim.
 
-    A cordon is marked as ours by an annotation: when the node is lent again, only ours is lifted.
+    An annotation marks a cordon that the syncer set: when the node is lent again, only such a
+    cordon is removed.
     """
     spec = vnode.get("spec") or {}
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
@@ -189,7 +191,7 @@ def refreshed(
     name: str,
     domain: Domain,
 ) -> Json:
-    """Return the patch, of the status, for a virtual node that no policy lends at present.
+    """Return the status patch of a virtual node that no policy lends at present.
 
     Its conditions follow those of the worker's node, so that a dead machine is not shown as Ready;
     the address is that of the proxier's replica. `offered` is None where the capacity stays.
@@ -220,7 +222,10 @@ def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
-    """Return our metadata and taints; `now` are the annotations of the virtual node."""
+    """Return the metadata and taints that the syncer sets on a virtual node.
+
+    `now` are the present annotations of the virtual node.
+    """
     domain, node = lent.domain, lent.pnode["metadata"]
     name, ip = node["name"], inner_ip(lent.pnode)
     labels = {
@@ -294,7 +299,10 @@ def _copied(lent: Lent) -> dict[str, str]:
 
 
 def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotations to copy, without the largest ones that do not fit."""
+    """Return the annotations of the worker's node to copy, without the largest that do not fit.
+
+    `now` are the present annotations of the virtual node.
+    """
     copied = _copied(lent)
     before = Expected.decode(now.get(lent.domain.expected_metadata, "")).annotations
     others = {
@@ -306,7 +314,7 @@ def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
     taken = 0
     fitting: set[str] = set()
     for key, value in sorted(copied.items(), key=lambda each: (_size(*each), each[0])):
-        # `expected-metadata` has it, too, with four characters for every three.
+        # `expected-metadata` repeats each entry, with four characters for every three.
         taken += _size(key, value) + (len(key.encode()) + _REMEMBERED) * 4 // 3
         if taken > limit:
             break
@@ -372,7 +380,7 @@ def _conditions_of(pnode: Json) -> list[Json]:
 
 
 def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
-    """Return the conditions of the worker's node, and those that others gave the virtual node."""
+    """Return the conditions of the worker's node, and those that others set on the virtual node."""
     ours = _conditions_of(pnode)
     known = {each["type"] for each in ours} | _STANDARD_CONDITIONS | {*before.conditions}
     return [*ours, *(each for each in now.get("conditions") or () if each["type"] not in known)]
@@ -381,7 +389,7 @@ def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
 def _spec_change(
     spec: Json, before: Expected, want: Expected, lent: Lent, *, cordoned: bool
 ) -> Json:
-    """Return the change of the spec; `cordoned` says that the cordon of the node is ours."""
+    """Return the change of a virtual node's spec; `cordoned` says that the syncer cordoned it."""
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
     then = merge_taints(now, before.taints, want.taints, owns=lent.domain.owns)
     change: Json = {}
@@ -399,7 +407,7 @@ def _by_key(taints: tuple[Taint, ...]) -> dict[tuple[str, str], tuple[str, str |
 
 
 def _finalizers(now: list[str], ours: str) -> list[str]:
-    """Return the finalizers to write; none if ours is present."""
+    """Return the finalizers to write on a virtual node; empty if `ours` is present."""
     return [] if ours in now else [*now, ours]
 
 
@@ -417,7 +425,7 @@ def _status_change(now: Json, then: Json) -> Json:
 
 
 def _comparable(name: str, value: Any) -> Any:
-    """Return the value without times; quantities by amount, however written."""
+    """Return a status field for comparison: conditions without times, quantities by amount."""
     if name in ("capacity", "allocatable"):
         return {resource: Quantity.stored(amount) for resource, amount in (value or {}).items()}
     if name != "conditions":

@@ -37,10 +37,10 @@ SLOTS: Final = 10
 class HeartbeatSchedule:
     """Calls `renew` for each name once in a period; `renew` must not raise.
 
-    The period has slots, and a name that joins gets the emptiest one: calls are spread evenly, and
-    those of one slot are made together, which costs far less than one by one. At most `at_once`
-    calls run at a time; one that hangs holds up no other. No name has two calls at a time: a call
-    that is due while the last one waits or runs is skipped.
+    The period has slots, and a new name is added to the slot with the fewest names: calls are
+    spread evenly, and those of one slot are made together, which costs far less than one by one. At
+    most `at_once` calls run at a time; a call that hangs delays no other. No name has two calls at
+    a time: a call that is due while the last call for that name waits or runs is skipped.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class HeartbeatSchedule:
         return name in self._slot_of
 
     def join(self, name: str) -> None:
-        """Add a name; its first call comes within a period."""
+        """Add a name to the schedule; its first call comes within a period."""
         if name not in self._slot_of:
             slot = min(range(SLOTS), key=lambda each: len(self._slots[each]))
             self._slots[slot][name] = None
             self._slot_of[name] = slot
 
     def leave(self, name: str) -> None:
-        """Remove a name."""
+        """Remove a name from the schedule."""
         slot = self._slot_of.pop(name, None)
         if slot is not None:
             del self._slots[slot][name]
             self._waiting.pop(name, None)
 
     def call_all(self) -> None:
-        """Call all names now; the schedule of later calls does not change."""
+        """Call `renew` for all names now; the schedule of later calls does not change."""
         self._enqueue(self._slot_of)
 
     async def run(self) -> None:
-        """Call names until cancelled."""
+        """Call `renew` for each name on schedule, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
             while True:
@@ -98,7 +98,7 @@ class HeartbeatSchedule:
                     group.create_task(self._work())
 
     async def _tick(self) -> None:
-        """Call slot after slot. After a stall, missed slots are skipped, not replayed."""
+        """Start the calls of each slot. After a stall, missed slots are skipped, not replayed."""
         due, slot = self._clock.monotonic(), 0
         while True:
             due = max(due + self._step_s, self._clock.monotonic() - self._step_s)
@@ -133,7 +133,7 @@ _log = get_logger(__name__)
 
 
 class Heartbeats:
-    """Keeps one Lease for each virtual node; the key is the name of the node."""
+    """Creates and renews one Lease for each virtual node; the key is the name of the node."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -159,7 +159,7 @@ class Heartbeats:
         clusters.worker_health.on_change(self._reached)
 
     def share(self, part: ShardFilter) -> None:
-        """Renew only the Leases of these slots; called before anything runs."""
+        """Renew only the Leases of nodes in these shards; called before anything runs."""
         self._part = part
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
@@ -194,7 +194,7 @@ class Heartbeats:
             try:
                 lease = await self._adopt(vnode)
             except NotFound:
-                return After(0.0)  # it was deleted with an earlier node of that name
+                return After(0.0)  # the Lease was deleted with an earlier node of that name
         vnode = self._clusters.vnodes.get(key)
         if vnode is not None and not vnode.deleting:  # else no event would end the renewals
             self._known[key.name] = lease.uid
@@ -245,7 +245,7 @@ class Heartbeats:
             self._failing = False
 
     def _note_failure(self, error: ApiError) -> None:
-        """Log the first failure: a renewal that fails for one node fails for all of them."""
+        """Count a failed renewal, and log the first: a failure for one node is one for all."""
         self._failed.inc()
         if not self._failing:
             self._failing = True

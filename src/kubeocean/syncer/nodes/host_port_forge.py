@@ -1,11 +1,11 @@
 """Reservations of host ports: pods that hold ports of a virtual node, as they should be.
 
-Host ports that pods of others hold on a worker's node are taken on its virtual node, too. The
-computing cluster's scheduler learns of them through a pod that never runs: it is bound to the
-virtual node, names the ports, and requests nothing else. Ports of a pod cannot change, so its name
-is a function of node and ports, and another set of ports is another pod.
+Host ports that pods of others hold on a worker's node must count as taken on its virtual node, too.
+The computing cluster's scheduler learns of them through a pod that never runs: the reservation is
+bound to the virtual node, names the ports, and requests nothing else. Ports of a pod cannot change,
+so the reservation's name is a function of node and ports, and another set of ports is another pod.
 
-A pod holds its ports until it has finished; a port that several hold is reserved once.
+A pod holds its ports until it has finished; a port that several pods hold is reserved once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 class HostPort(NamedTuple):
-    """A port of a node; the order of the fields is that of the ports in a reservation."""
+    """A host port of a node; ports in a reservation are sorted by these fields."""
 
     address: str
     protocol: str
@@ -75,9 +75,9 @@ class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PortPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A pod of the worker, as far as its host ports need it.
+    """A pod of the worker, with the fields from which its host ports are read.
 
-    With the host's network, the API server sets all ports of a pod as host ports.
+    For a pod in the host's network, the API server sets all container ports as host ports.
     """
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -90,7 +90,7 @@ class _ReservationStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ReservationPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A reservation: a pod that holds ports of a virtual node."""
+    """A reservation: a pod that holds host ports of a virtual node."""
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _ReservationStatus = msgspec.field(default_factory=_ReservationStatus)
@@ -102,7 +102,7 @@ RESERVATION_PODS: Final = Resource("", "v1", "pods", "Pod", True, ReservationPod
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Everything from which a reservation is forged; it has at least one port."""
+    """Everything from which a reservation pod is forged; `ports` is not empty."""
 
     ports: tuple[HostPort, ...]
     vnode: str
@@ -148,15 +148,16 @@ def ports_of(pod: PortPod | ReservationPod) -> frozenset[HostPort]:
 def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
     """Whether a pod of the worker uses host ports that no virtual pod of this binding shows.
 
-    The computing cluster's scheduler sees the ports of this binding's pods. It does not see those
-    of another binding's pods, nor of a binding with the same name in another computing cluster.
+    The computing cluster's scheduler sees the ports of this binding's pods. The scheduler does not
+    see those of another binding's pods, nor of a binding with the same name in another computing
+    cluster.
     """
     ours = may_be_ours(pod, ids=ids, domain=domain)
     return not ours and pod.status.phase not in _FINISHED
 
 
 def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, ...]:
-    """Return the ports that these pods of a node hold, each once, in order."""
+    """Return the host ports held by those pods that `counts` accepts, each once, sorted."""
     counted = (pod for pod in pods if counts(pod, ids, domain))
     return tuple(sorted({port for pod in counted for port in ports_of(pod)}))
 
@@ -178,7 +179,7 @@ def lean(pod: PortPod, ids: Ids, domain: Domain) -> PortPod:
 
 
 def forge(reservation: Reservation) -> Json:
-    """Return the pod to create. Its image is never pulled: the node is virtual."""
+    """Return the manifest of a reservation pod. Its image is never pulled: the node is virtual."""
     ports = [
         {
             "name": f"port-{index}",
@@ -219,7 +220,7 @@ def forge(reservation: Reservation) -> Json:
 
 
 def fits(pod: ReservationPod, reservation: Reservation) -> bool:
-    """Whether a pod reserves exactly these ports, and keeps doing so."""
+    """Whether a pod holds exactly the ports of `reservation`, and is not ending."""
     # A pod of an earlier node of that name is about to be garbage-collected.
     owners = [o.uid for o in pod.metadata.owner_references or () if o.kind == NODES.kind]
     return (
@@ -232,11 +233,11 @@ def fits(pod: ReservationPod, reservation: Reservation) -> bool:
 
 
 def changes(pod: ReservationPod, reservation: Reservation, *, now: str) -> Json:
-    """Return the patch, of the status, for a pod that fits; empty if there is no difference.
+    """Return the status patch for a reservation pod that fits; empty if nothing differs.
 
     The status is scheduled and Running: a pod that stays Pending raises alerts in many clusters,
-    and one that has finished holds no ports. It has no condition Ready: Kubernetes would set that
-    to False whenever the node's heartbeat stops, and it would have to be written again.
+    and a finished pod holds no ports. The pod has no condition Ready: Kubernetes would set that
+    condition to False whenever the node's heartbeat stops.
     """
     labels = {k: v for k, v in reservation.labels.items() if pod.labels.get(k) != v}
     conditions = pod.status.conditions or ()
@@ -262,7 +263,7 @@ def is_ours(pod: ReservationPod, *, binding: str, cluster_id: str, domain: Domai
 
 def forge_namespace(domain: Domain) -> Json:
     """Return the namespace of all reservations, in which pods may hold host ports."""
-    # Pod Security of a cluster may forbid host ports by default; here no pod runs.
+    # Pod Security of a cluster may forbid host ports by default; reservations never run.
     labels = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
     return {"metadata": {"name": domain.host_port_namespace, "labels": labels}}
 

@@ -1,11 +1,11 @@
-"""The controller of host port reservations: for ports that pods of others hold on worker nodes.
+"""The controller of host port reservations, for ports that pods of others hold on worker nodes.
 
-Pods of other bindings count as others: only their own virtual nodes know of them.
+Pods of other bindings count as others: only their own virtual nodes show their ports.
 
 The key is the name of a virtual node, which has exactly one reservation if any port is held, else
 none. A new reservation is created before the old one is deleted, so that no port is free in
 between. Reservations of an earlier implementation are adopted where they fit, and replaced where
-they do not; those of other bindings are not in the caches.
+they do not; reservations of other bindings are not in the caches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _log = get_logger(__name__)
 
 
 class HostPorts:
-    """Keeps the host port reservations of one binding."""
+    """Creates, replaces and deletes the host port reservations of one binding's virtual nodes."""
 
     def __init__(self, clusters: Clusters) -> None:
         self.clusters = clusters
@@ -86,7 +86,7 @@ class HostPorts:
         self._register_handlers()
 
     def _holders(self, labels: str) -> Informer[PortPod]:
-        """Return an informer of the worker's pods that hold ports; all others are not kept."""
+        """Return an informer of the worker's pods with host ports; other pods are not kept."""
         clusters = self.clusters
         return Informer(
             clusters.worker,
@@ -132,7 +132,7 @@ class HostPorts:
             self._enqueue(vnode.name for vnode in (old, new) if vnode is not None)
 
     def _holder_changed(self, old: PortPod | None, new: PortPod | None) -> None:
-        # Ports and node of a pod do not change: only that it begins or ends to hold them counts.
+        # Ports and node of a pod do not change: only the begin and end of holding them count.
         ids, domain = self.clusters.ids, self.clusters.domain
         before, now = (pod is not None and forge.counts(pod, ids, domain) for pod in (old, new))
         if before != now:
@@ -191,7 +191,10 @@ class HostPorts:
         return await self._ensure(reservation, vnode, present)
 
     def _on(self, name: str, vnode: Node | None) -> list[ReservationPod]:
-        """Return the reservations on a virtual node that are ours or, on our node, unclaimed."""
+        """Return our reservations on a virtual node, and those that no binding has claimed.
+
+        Unclaimed reservations are returned only if `vnode` exists.
+        """
         ours = [pod for pod in self.reservations.by("node", name) if self._is_ours(pod)]
         # A reservation that was adopted just now may be in both caches for a moment.
         known = {pod.key for pod in ours}
@@ -202,14 +205,14 @@ class HostPorts:
         self, reservation: Reservation, vnode: Node, present: list[ReservationPod]
     ) -> Outcome:
         fitting = [pod for pod in present if forge.fits(pod, reservation)]
-        # Of several, the one with our name; in any case always the same one.
+        # Of several reservations, the one with our name; in any case always the same one.
         keeper = min(
             fitting, key=lambda pod: (pod.name != reservation.name, pod.name), default=None
         )
         if keeper is None:
             in_the_way = [pod for pod in present if pod.name == reservation.name]
             if any(self._removals.due_in_s(pod) is None for pod in in_the_way):
-                return Done()  # it holds its ports; its deletion enqueues the node
+                return Done()  # the old pod holds the ports; its deletion enqueues the node
             removal = await self._remove(in_the_way)
             if isinstance(removal, After):
                 return removal
@@ -240,7 +243,7 @@ class HostPorts:
         return created
 
     async def _name_taken(self, reservation: Reservation, vnode: Node) -> ReservationPod | Outcome:
-        """Return our pod of that name, which the cache does not show yet; report a foreign one."""
+        """Return our reservation of that name, which the cache lacks; report a foreign pod."""
         name, namespace = reservation.name, reservation.namespace
         pod = await self.clusters.computing.get(RESERVATION_PODS, name, namespace)
         if not self._is_ours(pod):
@@ -272,7 +275,7 @@ class HostPorts:
                 later.append(due_in_s)
             if due_in_s != 0:
                 continue
-            # Without a grace period: no kubelet would end it.
+            # Without a grace period: no kubelet would end the pod.
             with suppress(NotFound, Conflict):
                 await self.clusters.computing.delete(
                     RESERVATION_PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0

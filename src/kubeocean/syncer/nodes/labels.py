@@ -1,7 +1,7 @@
-"""The label that names the policy on the worker's nodes that are lent.
+"""The label on the worker's nodes that names the policy that lends the node.
 
-The label holds one policy. It is set where it names no policy of another binding or of another
-computing cluster, and removed where it names one of this binding's.
+The label holds one policy. The label is set where it names no policy of another binding or of
+another computing cluster, and removed where it names a policy of this binding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = get_logger(__name__)
 
 
 class NodeLabels:
-    """The labels of one binding on the worker's nodes."""
+    """Sets and removes the label that names the policy on the worker's nodes, for one binding."""
 
     def __init__(self, clusters: Clusters, policies: PolicyCache) -> None:
         self._clusters = clusters
@@ -31,7 +31,7 @@ class NodeLabels:
         self._allowed = True
 
     async def set(self, pnode: Node, policy: str) -> None:
-        """Label the worker's node with the policy that lends it; of several, the first one."""
+        """Label the worker's node with its policy, unless it has the label of another binding."""
         label = pnode.labels.get(self._clusters.domain.policy_applied, "")
         value = naming.label_value(policy)
         if label == value or self._is_foreign(label):
@@ -40,7 +40,7 @@ class NodeLabels:
             await self._label(pnode, value)
 
     async def remove(self, pnode: Node | None, applied: str | None = None) -> None:
-        """Remove the label, if it names one of this binding's policies, or the one `applied`."""
+        """Remove the label from a worker's node, if it names our policy or the policy `applied`."""
         if pnode is None or not self._clusters.worker_health.answers:
             return
         label = pnode.labels.get(self._clusters.domain.policy_applied)

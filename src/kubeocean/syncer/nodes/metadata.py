@@ -1,8 +1,8 @@
 """Merging of labels, annotations and taints that Kubeocean shares with users on one object.
 
-The annotation `expected-metadata` of the object has what Kubeocean last wanted. A key that is
-present and was never wanted belongs to a user and stays; one that was wanted before and is not any
-more is removed.
+The annotation `expected-metadata` of the object records the keys that Kubeocean last wanted. A key
+that is present and not recorded belongs to a user and stays; a key that is recorded and not wanted
+any more is removed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Expected", "merge", "merge_patch", "merge_taints"]
 def merge(
     now: Mapping[str, str], before: Mapping[str, str], wanted: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the keys of others that are present, and all that are wanted."""
+    """Return the entries of `now` that Kubeocean did not want before, and all of `wanted`."""
     return {key: value for key, value in now.items() if key not in before} | dict(wanted)
 
 
 def merge_patch(now: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the JSON merge patch from one map to the other."""
+    """Return the JSON merge patch that changes one map of texts into another."""
     removed: dict[str, str | None] = {key: None for key in now if key not in then}
     return removed | {key: value for key, value in then.items() if now.get(key) != value}
 
@@ -37,10 +37,10 @@ def merge_taints(
     *,
     owns: Callable[[str], bool],
 ) -> tuple[Taint, ...]:
-    """Return the taints of others that are present, and all that are wanted.
+    """Return the taints of `now` that others set, and all of `wanted`.
 
-    Key and effect identify a taint; one that stays keeps the time at which it was added. Taints
-    with a key that `owns` accepts are never of others.
+    Key and effect identify a taint; a taint that stays keeps the time at which it was added. A
+    taint whose key `owns` accepts always counts as Kubeocean's.
     """
     ours = {_identity(taint) for taint in (*before, *wanted)}
     present = {_identity(taint): taint for taint in now}

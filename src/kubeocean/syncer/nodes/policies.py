@@ -1,15 +1,15 @@
 """The controller of policies: finalizer, status, and the exact times when windows open and close.
 
 The key is a policy's name. A reconcile adds the finalizer, writes the status if it changed, and
-requeues at the next edge of the time windows; at an edge, it enqueues every node. A policy that is
-deleted keeps the finalizer until the last node that it lent is reclaimed; so does one whose binding
-is deleted, or that names another binding now.
+requeues at the next edge of the time windows; at an edge, it enqueues every node. A policy keeps
+the finalizer until the last node that it lent is reclaimed: if the policy is deleted, if its
+binding is deleted, or if the policy names another binding now.
 
-With the finalizer comes the claim of this computing cluster: a binding of the same name in another
-computing cluster does not use a policy that has our claim, nor do we use one that has its claim,
-until the claim is removed.
+Together with the finalizer, the claim of this computing cluster is written: a binding of the same
+name in another computing cluster does not use a policy that has our claim, nor do we use a policy
+that has another cluster's claim, until the claim is removed.
 
-What happens to nodes and pods is written at most once in `WRITE_EVERY_S`, however much happens.
+The progress of reclaims is written at most once in `WRITE_EVERY_S`, however much happens.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ _Effect: TypeAlias = tuple[ParsedPolicy | None, bool, bool, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _PolicyRecord:
-    """The memory of one policy."""
+    """The controller's memory of one policy between reconciles."""
 
     effect: _Effect | None = None  # for which nodes were enqueued
-    written_at: float = -WRITE_EVERY_S  # its status; monotonic
-    unbound_since: float | None = None  # monotonic; it names a binding that is not ours
+    written_at: float = -WRITE_EVERY_S  # when its status was written; monotonic
+    unbound_since: float | None = None  # monotonic; the policy names another binding
 
 
 class PolicyController:
-    """Holds the policies of one binding, and writes their status."""
+    """Adds our finalizer and claim to the policies of one binding, and writes their status."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class PolicyController:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the binding is being deleted, or gone."""
+        """Whether the binding is being deleted or does not exist."""
         binding = self._clusters.binding
         return binding is None or binding.deleting
 
@@ -196,7 +196,7 @@ class PolicyController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Hold the policy, write its status, and requeue at the next edge of its windows."""
+        """Add our finalizer, write the policy's status, and requeue at its windows' next edge."""
         policy, cached = self._clusters.policies.get(key), self._policies.get(key.name)
         if policy is None:
             self._records.pop(key.name, None)
@@ -235,7 +235,7 @@ class PolicyController:
             self._enqueue_nodes()
 
     def _findings(self, cached: CachedPolicy) -> PolicyFindings:
-        """Return the mistakes of a policy that nodes and other policies show."""
+        """Return the mistakes of a policy that only nodes and other policies reveal."""
         name, parsed = cached.policy.name, cached.effective
         pnodes = self._clusters.pnodes.items()
         complete = all(self._overlaps.is_recorded(pnode.name) for pnode in pnodes)
@@ -288,13 +288,13 @@ class PolicyController:
         except Forbidden:
             pass  # not read is not absent
         except Conflict:
-            pass  # another syncer was first; its write is an event here
+            pass  # another syncer was first; its write enqueues the policy
         return Done()
 
     # Finalizer and claim
 
     async def _hold(self, policy: ResourceLeasingPolicy) -> str:
-        """Add our finalizer and claim; return the policy's resourceVersion."""
+        """Add our finalizer and claim to a policy; return the policy's resourceVersion."""
         if self._clusters.holds(policy):
             return policy.resource_version
         ours, present = self._clusters.domain.finalizer_policy, policy.metadata.finalizers or ()
@@ -306,7 +306,7 @@ class PolicyController:
     async def _release(
         self, policy: ResourceLeasingPolicy, cached: CachedPolicy | None, now: datetime
     ) -> Outcome:
-        """Remove our finalizer and claim, once the policy lends no node any more.
+        """Remove our finalizer and claim from a policy, once it lends no node any more.
 
         The finalizer of a policy of another binding is not ours to remove.
         """
@@ -329,7 +329,7 @@ class PolicyController:
         return Done()
 
     def _emit_reclaimed(self, policy: ResourceLeasingPolicy) -> None:
-        """Emit the end of a reclaim, for which the deleted policy gets no further status."""
+        """Emit the event that a policy's nodes are reclaimed; a deleted policy gets no status."""
         reclaim = policy.status.reclaim or ReclaimStatus()
         if reclaim.start_time is not None and reclaim.completion_time is None:
             message = "Reclaimed; no node is lent by this policy any more"
@@ -358,7 +358,7 @@ class PolicyController:
     async def _write_status(
         self, cached: CachedPolicy, now: datetime, version: str
     ) -> float | None:
-        """Write the status, if it changed; return the seconds until it may be written, if not yet.
+        """Write the policy's status if it changed; return the seconds to wait if it is too early.
 
         A change of the policy itself is written at once, the progress of reclaims less often.
         """
@@ -384,7 +384,7 @@ class PolicyController:
         return None
 
     def _progress_of(self, cached: CachedPolicy, now: datetime) -> PolicyProgress | None:
-        """Return the progress of reclaims; None while a tainted node was not reconciled yet."""
+        """Return the progress of a policy's reclaims; None until its nodes were reconciled."""
         name, domain = cached.policy.name, self._clusters.domain
         keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
         for vnode in self._clusters.vnodes.by("policy", name):
@@ -411,7 +411,7 @@ class PolicyController:
 
 
 def _is_reported_unbound(policy: ResourceLeasingPolicy) -> bool:
-    """Whether the status says of the present spec that its binding does not exist."""
+    """Whether a policy's status says, for the present spec, that its binding does not exist."""
     active = find_condition(policy.status.conditions, ACTIVE)
     reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason
     return reported and policy.status.observed_generation == policy.metadata.generation

@@ -16,15 +16,20 @@ __all__ = ["PolicyCache"]
 
 
 class PolicyCache:
-    """All policies that name this binding and are not claimed by another computing cluster."""
+    """Parsed policies that name this binding, unless another computing cluster has claimed them.
+
+    Also policies with our claim that name another binding now.
+    """
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
         self._policies: dict[str, CachedPolicy] = {}
-        self._withdrawn: dict[str, CachedPolicy] = {}  # they have our claim
+        self._withdrawn: dict[
+            str, CachedPolicy
+        ] = {}  # with our claim, and the name of another binding
 
     def follow(self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None) -> None:
-        """Update the cache; a handler for the informer of policies."""
+        """Update the cache of policies; a handler for the informer of policies."""
         policy = new if new is not None else old
         assert policy is not None
         before = self._policies.pop(policy.name, None) or self._withdrawn.pop(policy.name, None)
@@ -43,11 +48,11 @@ class PolicyCache:
         )
 
     def get(self, name: str) -> CachedPolicy | None:
-        """Return a policy that lends to this binding by its name."""
+        """Return the policy of that name, if it lends to this binding."""
         return self._policies.get(name)
 
     def has_label(self, label: str) -> bool:
-        """Whether the value of a node's label names one of these policies."""
+        """Whether a node's label value names one of the policies that lend to this binding."""
         return any(naming.label_value(name) == label for name in self._policies)
 
     def candidates(self) -> list[Candidate]:

@@ -1,8 +1,9 @@
-"""Mistakes in policies that only the worker's nodes and the other policies show.
+"""Mistakes in policies that only the worker's nodes and the other policies reveal.
 
-Whether a limit names a resource depends on the nodes that the policy selects, and whether a second
-policy has any effect on which policy is older. The findings are in the status of the policy, and a
-limit with an unknown name withholds what its author probably meant (`leasing.limits`).
+Whether a limit names an existing resource depends on the nodes that the policy selects; whether a
+second policy for a node has any effect depends on which policy is older. The findings are in the
+status of the policy. A limit with an unknown name withholds the resource that its author probably
+meant (`leasing.limits`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ __all__ = ["Overlaps", "PolicyFindings", "SelectedResources", "resources_of"]
 class PolicyFindings:
     """The mistakes of one policy.
 
-    `overlaps` counts nodes by the older policy that decides about them instead; None means that not
-    every node was reconciled yet.
+    `overlaps` counts the nodes that an older policy decides about instead, by the name of the older
+    policy; None means that not every node was reconciled yet.
     """
 
     unknown: tuple[str, ...] = ()  # resources of limits that no selected node has
-    withheld: tuple[str, ...] = ()  # resources of which nothing is lent because of that
+    withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
     overlaps: Mapping[str, int] | None = field(default_factory=dict)
 
 
@@ -51,9 +52,10 @@ class _Survey:
 
 
 class SelectedResources:
-    """The resources that the nodes of policies have.
+    """The resources of the worker's nodes that each policy selects.
 
-    As a rule every limit names a resource of some known node, and no other node is looked at.
+    For each limit, one node that has the resource is remembered; other nodes are read only if there
+    is none.
     """
 
     def __init__(self, clusters: Clusters) -> None:
@@ -64,7 +66,7 @@ class SelectedResources:
     def unknown(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
-        """Return the limited resources that no node has which policy and binding select."""
+        """Return the resources of limits that no node has which policy and binding select."""
         doubtful = [
             name
             for name in dict.fromkeys(limit.resource for limit in parsed.limits)
@@ -78,7 +80,7 @@ class SelectedResources:
     def withheld(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
-        """Return the resources of which nothing is lent because of an unknown name."""
+        """Return the resources that are not lent because a limit has an unknown name."""
         unknown = self.unknown(policy, parsed, selector)
         if not unknown:
             return ()
@@ -86,7 +88,7 @@ class SelectedResources:
         return withheld_resources(parsed.limits, unknown, resources)
 
     def forget(self, policy: str) -> None:
-        """Forget a policy that is gone."""
+        """Drop the memory of a policy that does not exist any more."""
         self._surveys.pop(policy, None)
         for key in [key for key in self._examples if key[0] == policy]:
             del self._examples[key]
@@ -121,7 +123,7 @@ class SelectedResources:
 
 
 class Overlaps:
-    """The nodes that more than one policy selects, as their last reconciles decided."""
+    """The worker's nodes that more than one policy selects, as of the last reconciles."""
 
     def __init__(self) -> None:
         self._deciders: dict[str, str] = {}  # by the worker's node; empty if no policy decides
@@ -133,7 +135,7 @@ class Overlaps:
         self._handlers.append(handler)
 
     def record(self, pnode: str, decider: str = "", others: tuple[str, ...] = ()) -> None:
-        """Record which policy decides about a node, and which select the node besides."""
+        """Record which policy decides about a worker's node, and which `others` select it."""
         before = self._deciders.get(pnode, ""), self._others.get(pnode, ())
         self._deciders[pnode] = decider
         if others:
@@ -144,16 +146,16 @@ class Overlaps:
             self._changed(*before[1], *others)
 
     def forget(self, pnode: str) -> None:
-        """Forget a node of the worker that is gone."""
+        """Drop the record of a worker node that does not exist any more."""
         self._deciders.pop(pnode, None)
         self._changed(*self._others.pop(pnode, ()))
 
     def is_recorded(self, pnode: str) -> bool:
-        """Whether a reconcile has recorded the node."""
+        """Whether a reconcile has recorded the policies of a worker's node."""
         return pnode in self._deciders
 
     def of(self, policy: str) -> dict[str, int]:
-        """Return how many nodes of this policy older ones decide about, by the older policy."""
+        """Return how many nodes that `policy` selects are decided by each older policy."""
         nodes = (pnode for pnode, others in self._others.items() if policy in others)
         return dict(sorted(Counter(self._deciders[pnode] for pnode in nodes).items()))
 

@@ -58,9 +58,12 @@ def own_status(
     ending: bool = False,
     findings: PolicyFindings | None = None,
 ) -> PolicyStatus:
-    """Return the status with what follows from the policy itself; the rest stays as it is.
+    """Return the status with phase, window and conditions that follow from the policy itself.
 
-    `ending` says that the binding is being deleted: the policy lends nothing to it then.
+    All other fields stay as they are.
+
+    `ending` says that the binding is being deleted, so that the policy lends nothing to the
+    binding.
     """
     before, lends = cached.policy.status, cached.lends(now) and not ending
     if cached.policy.deleting:
@@ -114,7 +117,7 @@ def _conditions(
 def _mistakes(
     before: PolicyStatus, findings: PolicyFindings, generation: int
 ) -> Iterator[Condition]:
-    """Return the conditions of mistakes; one that was never made has no condition."""
+    """Yield the conditions about `findings`; a mistake that was never made has no condition."""
     if findings.unknown:
         yield conditions.LIMITS_UNKNOWN.condition(
             generation=generation,
@@ -139,7 +142,7 @@ def _mistakes(
 def status_without_binding(
     policy: ResourceLeasingPolicy, known: str, *, now: datetime
 ) -> PolicyStatus:
-    """Return the status of a policy whose binding does not exist; `known` is one that does."""
+    """Return the status of a policy whose binding does not exist; `known` names one that does."""
     generation = policy.metadata.generation
     condition = conditions.POLICY_WITHOUT_BINDING.condition(
         generation=generation, binding=policy.spec.cluster, known=known
@@ -176,9 +179,9 @@ def with_progress(
     generation: int,
     now: datetime,
 ) -> PolicyStatus:
-    """Return the status with the number of lent nodes and the progress of reclaims.
+    """Return a policy's status with the number of lent nodes and the progress of reclaims.
 
-    `progress` is None as long as it is not known of all nodes; then that part stays as it is.
+    `progress` is None until the progress of all nodes is known; the reclaim fields stay until then.
     """
     status = msgspec.structs.replace(status, leased_nodes=leased)
     if progress is None:
@@ -193,7 +196,7 @@ def with_progress(
 
 
 def events_of(before: PolicyStatus, after: PolicyStatus) -> list[StatusEvent]:
-    """Return the events of a change of status that was written."""
+    """Return the events to emit after a change of a policy's status was written."""
     return [
         *_mistake_events(before, after),
         *_window_events(before, after),
@@ -272,7 +275,7 @@ def _message(status: PolicyStatus, type_: str) -> str:
 
 
 def difference(before: Json, after: Json) -> Json:
-    """Return the merge patch from one document to the other."""
+    """Return the JSON merge patch that changes document `before` into `after`."""
     patch: Json = {name: None for name in before if name not in after}
     for name, value in after.items():
         present = before.get(name)

@@ -1,4 +1,4 @@
-"""Ports of the proxier: one for each virtual node of a binding, the same for as long as it exists.
+"""Ports of the proxier: each virtual node of a binding has one port for as long as the node exists.
 
 A label of the virtual node holds its port; a port outside the range is ignored. A new node gets the
 first free port in an order that follows from its name.
@@ -15,7 +15,7 @@ __all__ = ["ProxierPorts"]
 
 
 class ProxierPorts:
-    """The port of each virtual node; an allocated port is taken before the cache shows its node."""
+    """The proxier port of each virtual node; a port is reserved before the cache shows its node."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
@@ -23,7 +23,7 @@ class ProxierPorts:
         self._node_at: dict[int, str] = {}
 
     def follow(self, old: Node | None, new: Node | None) -> None:
-        """Take or release the port of a node; a handler for the informer of virtual nodes."""
+        """Reserve or release the port of a node; a handler for the informer of virtual nodes."""
         if new is None:
             assert old is not None
             self._release(old.name)
@@ -34,7 +34,7 @@ class ProxierPorts:
                 self._take(new.name, int(text))
 
     def of(self, vnode: str) -> int:
-        """Return the port of a virtual node; a new node is given one."""
+        """Return the proxier port of a virtual node; allocate one for a new node."""
         port = self._port_of.get(vnode)
         if port is None:
             free = (each for each in naming.proxier_ports(vnode) if each not in self._node_at)

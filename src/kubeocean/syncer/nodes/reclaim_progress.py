@@ -2,8 +2,8 @@
 
 `NodeController` and its `Evictor` write the records; `PolicyController` shows them in the status of
 the policies, `BindingDeletion` in a condition of the binding. Records live as long as the process:
-after a restart, a virtual node has none until it was reconciled, and until then the status of its
-policy keeps what it says about reclaims.
+after a restart, a virtual node has no record until it was reconciled, and until then the reclaim
+fields of its policy's status stay unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _NodeRecord:
 
 @dataclass(slots=True)
 class _PolicyRecord:
-    """Progress that no status of the policy shows yet."""
+    """Progress of a policy's reclaims that the policy's status does not show yet."""
 
     evictions: list[Eviction] = field(default_factory=list)
     began: NodeReport | None = None
@@ -49,7 +49,7 @@ class ReclaimProgress:
     # Written by the node controller
 
     def record_reclaim(self, policy: str, report: NodeReport) -> None:
-        """Record how far the reclaim of a virtual node is."""
+        """Record the progress of the reclaim of a virtual node."""
         node = self._node_of(policy, report.node)
         if node.report == report:
             return
@@ -60,7 +60,7 @@ class ReclaimProgress:
         self._changed(policy)
 
     def record_lent(self, vnode: str, policy: str) -> None:
-        """Record that the virtual node is lent; its reclaim, if there was one, is over."""
+        """Record that the virtual node is lent, and that its reclaim, if any, is over."""
         node = self._node_of(policy, vnode)
         report, node.report = node.report, None
         if report is not None:
@@ -68,7 +68,7 @@ class ReclaimProgress:
             self._changed(policy)
 
     def record_eviction(self, policy: str, eviction: Eviction, at: datetime) -> None:
-        """Record that a pod was evicted or deleted."""
+        """Record that a pod was evicted from, or deleted on, a virtual node of a policy."""
         self._nodes.setdefault(eviction.node, _NodeRecord()).last_eviction = at
         self._policies.setdefault(policy, _PolicyRecord()).evictions.append(eviction)
         self._changed(policy)
@@ -97,7 +97,7 @@ class ReclaimProgress:
         return sorted(reports, key=lambda report: report.node)
 
     def of_policy(self, policy: str, *, lends: bool) -> PolicyProgress:
-        """Return the reclaims of a policy's nodes, and what its status does not show yet."""
+        """Return a policy's reclaims and the evictions that its status does not show yet."""
         record = self._policies.get(policy) or _PolicyRecord()
         nodes = (node for node in self._nodes.values() if node.policy == policy)
         return PolicyProgress(
@@ -109,7 +109,7 @@ class ReclaimProgress:
         )
 
     def mark_written(self, policy: str, progress: PolicyProgress) -> None:
-        """Drop what the policy's status shows now; what happened since `of_policy` stays."""
+        """Drop the progress that the policy's status shows; later progress stays."""
         record = self._policies.get(policy)
         if record is None:
             return
@@ -126,7 +126,7 @@ class ReclaimProgress:
         self._policies.pop(policy, None)
 
     def _node_of(self, policy: str, vnode: str) -> _NodeRecord:
-        """Return the record of a virtual node, which one policy lends at a time."""
+        """Return the record of a virtual node; drop a report of the policy that lent it before."""
         node = self._nodes.setdefault(vnode, _NodeRecord())
         before, node.policy = node.policy, policy
         if before not in (None, policy) and node.report is not None:

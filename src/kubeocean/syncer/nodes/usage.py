@@ -2,9 +2,10 @@
 
 The tracker follows the worker's pods one change at a time, and calls a handler for a node whose
 offer may change. Pods with our label are counted from the cache that holds them whole. A label may
-come and go; then two caches have events of one pod in any order, and each keeps its own count.
-A change of others' requests always counts. A change of our pods' requests counts only where they
-reach the offer: an offer never falls below them, and does not depend on them otherwise.
+be added or removed; then two caches have events of one pod in any order, and each cache's count is
+kept apart. A change of other pods' requests always counts. A change of our pods' requests counts
+only where they reach the offer: an offer never falls below our pods' requests, and does not depend
+on them otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LABELLED: Final = "labelled/"  # before the UID of a pod with our label
 
 
 class UsageTracker:
-    """The usage of every node; `offer` returns what a node offers now, None if that is unknown."""
+    """The requests of pods on each worker node; `offer` returns a node's offer, None if unknown."""
 
     def __init__(
         self,
@@ -44,11 +45,11 @@ class UsageTracker:
         return self._nodes.get(node, _NOTHING)
 
     def follow(self, old: CountedPod | None, new: CountedPod | None) -> None:
-        """Count a change; a handler for the informers of pods without our label."""
+        """Count a changed pod; a handler for the informers of pods without our label."""
         self._move(old, new)
 
     def follow_labelled(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
-        """Count a change; a handler for the informer of pods with our label."""
+        """Count a changed pod; a handler for the informer of pods with our label."""
         if old is not None and new is not None and _requests_the_same(old, new):
             return
         bound = new is not None and new.spec.node_name
@@ -85,7 +86,10 @@ class UsageTracker:
             del self._nodes[node]
 
     def _changed(self, node: str, ours: Sequence[Amounts]) -> None:
-        """Call the handler; `ours` is our pods' requests before and now, if only these changed."""
+        """Call the handler for a node whose offer may change.
+
+        `ours` are our pods' requests before and now, if only these changed.
+        """
         offer = self._offer(node) if ours else None
         if offer is None or any(_reaches(amounts, offer) for amounts in ours):
             self._on_change(node)
@@ -94,8 +98,9 @@ class UsageTracker:
 def _requests_the_same(old: PhysicalPod, new: PhysicalPod) -> bool:
     """Whether a pod's requests cannot have changed, by fields that are cheap to compare.
 
-    Only a new specification resizes a pod, and after that its status has when the kubelet has done
-    so: from then on every change is counted. Labels decide which side counts the pod.
+    Only a new spec resizes a pod, and after that the pod's status shows when the kubelet has done
+    so: from then on every change counts as a possible change of requests. Labels decide which
+    informer counts the pod.
     """
     return (
         _has_first_spec(old)
@@ -107,7 +112,7 @@ def _requests_the_same(old: PhysicalPod, new: PhysicalPod) -> bool:
 
 
 def _has_first_spec(pod: PhysicalPod) -> bool:
-    """Whether a pod has its first specification; a deletion counts as a change of it.
+    """Whether a pod's spec never changed, by the generation; a deletion increases that by one.
 
     API servers before 1.33 set no generation on pods.
     """

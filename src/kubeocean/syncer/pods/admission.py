@@ -1,16 +1,17 @@
 """Admission of pods: no virtual node runs more than it offers, nor anything new while it is closed.
 
-A scheduler checks the requests of a pod before binding; a client that writes
-`spec.nodeName` does not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the
-syncer is the kubelet: a pod that does not fit beside those that were admitted, and older ones that
-wait, fails with a kubelet's reason. So does a pod with a host port that another pod of the worker's
-node holds. A pod that was admitted is not checked again.
+A scheduler checks the requests of a pod before binding; a client that writes `spec.nodeName` does
+not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the syncer is the
+kubelet: a pod that does not fit beside the admitted pods, and the older pods that wait, fails with
+a kubelet's reason. So does a pod with a host port that another pod of the worker's node holds. A
+pod that was admitted is not checked again.
 
 Outside of its time windows, and while it is being reclaimed, a node starts no pod at all, whatever
-the pod tolerates: the machine belongs to its owner then.
+the pod tolerates: its capacity is not lent then.
 
-The requests of all bound pods that may run in the worker are summed up as pods come and go, so that
-the usual check costs next to nothing. Before a pod is rejected, its node is read from the server.
+The requests of all bound pods that may run in the worker are summed up as pods are created and
+deleted, so that the usual check costs next to nothing. Before a pod is rejected, its node is read
+from the API server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HOLDERS: Final = "spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed
 
 @dataclass(frozen=True, slots=True)
 class ClosedNode:
-    """A virtual node that starts no pods, because its capacity is not lent now."""
+    """The rejection of a pod by a virtual node whose capacity is not lent now."""
 
     vnode: str
     why: str
@@ -59,7 +60,7 @@ class ClosedNode:
 
 @dataclass(frozen=True, slots=True)
 class TakenPort:
-    """A host port that another pod holds."""
+    """The rejection of a pod whose host port another pod of the worker's node holds."""
 
     port: HostPort
 
@@ -80,14 +81,14 @@ Rejected: TypeAlias = Shortage | ClosedNode | TakenPort
 
 
 def host_ports(vpod: VirtualPod) -> tuple[HostPort, ...]:
-    """The host ports that a pod requests."""
+    """Return the host ports that a pod requests."""
     if _HOST_PORT not in vpod.raw:
         return ()
     return tuple(sorted(ports_of(decode_object(PortPod, vpod.raw, keep_raw=False))))
 
 
 def conflict(one: HostPort, other: HostPort) -> bool:
-    """Whether two pods cannot hold these ports on one node."""
+    """Whether two pods on one node cannot hold these two host ports at the same time."""
     if (one.protocol, one.number) != (other.protocol, other.number):
         return False
     return one.address == other.address or _ANY_ADDRESS in (one.address, other.address)
@@ -153,7 +154,7 @@ class Admission:
     # Counting
 
     def pod_changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
-        """Count a change of a virtual pod; a handler for the informer of virtual pods."""
+        """Mark a changed pod to be counted again; a handler for the informer of virtual pods."""
         if old is not None and (new is None or new.uid != old.uid):
             usage = self._usage.get(old.spec.node_name)
             if usage is not None:
@@ -168,7 +169,7 @@ class Admission:
                 del self._changed[old.spec.node_name]
 
     def binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        """Count all pods again: the binding decides which pods may run in the worker."""
+        """Mark all pods to be counted again: the binding decides which pods may run."""
         if old is None or new is None or old.spec != new.spec:
             for pod in self._clusters.vpods.items():
                 self._changed.setdefault(pod.spec.node_name, set()).add(pod.key)

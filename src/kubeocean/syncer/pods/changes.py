@@ -2,8 +2,8 @@
 
 These are labels and annotations, images, tolerations and a nearer deadline; ephemeral containers
 and requests and limits of CPU and memory have subresources of their own. A part of the spec is
-applied only if the virtual pod's changed since the last time: what the worker's admission changes
-in a physical pod stays.
+applied only if that part of the virtual pod changed since the last time: fields that the worker's
+admission changed in a physical pod stay.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Changes:
 
 
 def changes(pod: Json, ppod: Json, context: Context) -> Changes:
-    """The patches that give a physical pod the changed fields of its virtual pod."""
+    """Return the patches that apply the changed fields of a virtual pod to its physical pod."""
     if ppod["metadata"].get("deletionTimestamp"):
         return Changes()
     before, record = recorded_spec(ppod, context.domain), spec_record(pod)
@@ -85,7 +85,7 @@ def changes(pod: Json, ppod: Json, context: Context) -> Changes:
 
 
 def digest_of(pod: Json, ppod: Json) -> int:
-    """Equal for two pods between which the same changes are left to apply."""
+    """Return a digest of everything that `changes` compares in both pods."""
     virtual, physical = pod["metadata"], ppod["metadata"]
     texts = [each.get(name) for each in (virtual, physical) for name in ("labels", "annotations")]
     return zlib.crc32(encode([texts, pod["spec"], physical.get("deletionTimestamp")]))
@@ -101,7 +101,7 @@ def _metadata(
 
 
 def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
-    """The patch of those fields that a pod itself may change while it runs."""
+    """Return the patch of the fields that may change in a running pod without a subresource."""
     patch: Json = _images(spec, current, changed) if IMAGES in changed else {}
     if TOLERATIONS in changed and (tolerations := _tolerations(spec, current)):
         patch["tolerations"] = tolerations
@@ -121,7 +121,10 @@ def _images(spec: Json, current: Json, changed: set[str]) -> Json:
 
 
 def _tolerations(spec: Json, current: Json) -> list[Json]:
-    """All tolerations, if one is missing; none may be removed, only their time may change."""
+    """Return all tolerations for the physical pod, if one of the virtual pod is missing.
+
+    No toleration may be removed from a running pod, only its time may change.
+    """
     tolerations: list[Json] = spec.get("tolerations") or []
     present: list[Json] = current.get("tolerations") or []
     if all(each in present for each in tolerations):
@@ -161,7 +164,7 @@ def _changed_amounts(wanted: Json, present: Json, field: str) -> dict[str, str]:
 def _ephemeral_containers(
     pod: Json, ppod: Json, context: Context
 ) -> tuple[Json, tuple[Refused, ...]]:
-    """The patch that adds missing ephemeral containers; none can be changed or removed."""
+    """Return the patch that adds missing ephemeral containers; none can be changed or removed."""
     present = {container["name"] for container in ppod["spec"].get(_EPHEMERAL) or ()}
     added: list[Json] = []
     refused: list[Refused] = []
@@ -180,7 +183,7 @@ def _ephemeral_containers(
 
 
 def _containers(spec: Json, current: Json) -> Iterator[tuple[str, Json, Json]]:
-    """Each container of the virtual pod that the physical pod has, by kind, with that one."""
+    """Yield kind, virtual and physical container of each container that both pods have."""
     for kind in _KINDS:
         present = {container["name"]: container for container in current.get(kind) or ()}
         for container in spec.get(kind) or ():
@@ -189,7 +192,7 @@ def _containers(spec: Json, current: Json) -> Iterator[tuple[str, Json, Json]]:
 
 
 def _patches(ppod: Json, *bodies: tuple[str, Json]) -> tuple[PodPatch, ...]:
-    """The patches that are not empty, each with the UID of this pod as precondition."""
+    """Return a patch for each body that is not empty, with the UID of `ppod` as precondition."""
     meta = ppod["metadata"]
     patches: list[PodPatch] = []
     for subresource, body in bodies:

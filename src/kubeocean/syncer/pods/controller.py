@@ -5,9 +5,9 @@ plan, and writes the difference to either cluster: changes of the virtual pod ar
 physical pod, the physical pod's status is reported on the virtual pod. This controller is the only
 writer of both, and never conflicts with itself.
 
-A pod that a cache no longer shows is read from its API server before anything is deleted or given
-up because of it: a cache that is empty, old or behind does no harm. While the worker cluster does
-not answer, nothing is decided.
+A pod that a cache no longer shows is read from its API server before another pod is deleted or
+failed because of its absence: a cache that is empty, old or behind does no harm. While the worker
+cluster does not answer, nothing is decided.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ __all__ = ["PodController"]
 
 WORKERS: Final = 100
 
-_BEHIND_S: Final = 1.0  # a server shows what our watch will show soon
+_BEHIND_S: Final = 1.0  # our watch will soon show the pod as the server has it
 _LONGEST_RECHECK_S: Final = 30.0  # how often a pod is read that no cache of ours holds
 _LATE_S: Final = 3.0  # a pod that was bound longer ago may have been deleted since
 _SLOW_S: Final = 1.0  # after so long a wait the virtual pod is read again
@@ -137,12 +137,15 @@ class PodController:
         endpoints.on_change(self._retry_waiting)
 
     def share(self, shards: ShardFilter) -> None:
-        """Measure the pods of these shards only, and copy their events; before anything runs."""
+        """Restrict metrics and copied events to the pods of these shards.
+
+        Call before anything runs.
+        """
         self.events.share(shards)
         self._metrics.share(shards)
 
     def remaining(self) -> list[PhysicalPod]:
-        """The physical pods of this binding that the cache shows."""
+        """Return the physical pods of this binding that the cache shows."""
         clusters = self.clusters
         return [
             p
@@ -184,7 +187,7 @@ class PodController:
         elif self._first_status_in_s(new, self._records.physical(new)) == 0:
             self.controller.enqueue(key)
         if old is not None and (key_before := virtual_key(old, domain)) != key:
-            self.controller.enqueue(key_before)  # the annotations that name it were changed
+            self.controller.enqueue(key_before)  # annotations name another virtual pod now
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no pod.
@@ -286,7 +289,7 @@ class PodController:
         return _soonest(outcomes)
 
     def _had_physical(self, vpod: VirtualPod, record: PodRecord) -> bool:
-        """Whether a virtual pod had a physical pod, by our memory or by its own annotations."""
+        """Whether a virtual pod had a physical pod, by its record or by its own annotations."""
         domain = self.clusters.domain
         if record.had_physical:
             return True
@@ -294,7 +297,7 @@ class PodController:
         return recorded and not is_copied(vpod.content(), domain)
 
     async def _is_current(self, vpod: VirtualPod, record: PodRecord) -> bool:
-        """Read a virtual pod whose cached version may be old; False if it is not to run."""
+        """Read a virtual pod whose cached version may be old; False if it must not run."""
         live = await self._virtual.get(vpod.key)
         if live is None or not is_live(vpod, live) or self._had_physical(live, record):
             return False
@@ -339,13 +342,13 @@ class PodController:
         if claim is Claim.FOREIGN:
             message = f"pod {ppod.key} of the worker has this name, and is not of this binding"
             return await self._refuse(vpod, record, message, reason=PodEvent.NAME_TAKEN)
-        if claim is Claim.STALE:  # it runs for an earlier virtual pod of this name
+        if claim is Claim.STALE:  # the pod runs for an earlier virtual pod of this name
             return await self._delete_stray(vpod.key, ppod, runs=None)
         record.clear_retry()
         record.had_physical = True
         self._metrics.created(record)
         if not created:
-            return After(_BEHIND_S)  # the cache will show it, and then it is synced
+            return After(_BEHIND_S)  # the cache will show the pod, which is synced then
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
@@ -367,7 +370,7 @@ class PodController:
     async def _create_physical(self, vpod: VirtualPod, body: Json) -> tuple[PhysicalPod, bool]:
         """Create the physical pod under its first name, or its second if the first is taken.
 
-        The pod is returned with whether it was created now; it is FOREIGN if both are taken.
+        Return the pod and whether it was created now; the pod is foreign if both names are taken.
         """
         first, second = physical_names(vpod)
         body["metadata"]["name"] = first
@@ -390,7 +393,7 @@ class PodController:
             raise failed.exceptions[0] from None  # copies are made at once; any error will do
 
     def _context(self, vpod: VirtualPod, vnode: Node, names: CopyNames) -> Context:
-        """The inputs of the forge, besides the virtual pod."""
+        """Return everything that the forge makes a physical pod from, besides the virtual pod."""
         clusters, endpoints, binding = self.clusters, self._endpoints, self.clusters.binding
         return Context(
             name=physical_names(vpod)[0],
@@ -419,7 +422,7 @@ class PodController:
         reason: str = PodEvent.FAILED_CREATE,
         at_most_s: float = LONGEST_RETRY_S,
     ) -> Outcome:
-        """Report why there is no physical pod, in an event and a condition; retry later."""
+        """Report in an event and a condition why a physical pod was not created; retry later."""
         delay_s = record.put_off(self.clusters.clock.monotonic(), at_most_s=at_most_s)
         _log.info(
             "Could not create physical pod", vpod=str(vpod.key), why=message, retry_in_s=delay_s
@@ -442,8 +445,8 @@ class PodController:
     ) -> Outcome:
         """Report the status of the physical pod, and apply changes of the virtual pod.
 
-        Each direction costs one write for a real change and none otherwise. Without `vnode`, only
-        the status is reported.
+        Each direction costs one write for a real change and no write otherwise. Without `vnode`,
+        only the status is reported.
         """
         physical_record = self._records.physical(ppod)
         if (left_s := self._first_status_in_s(ppod, physical_record)) > 0:
@@ -464,7 +467,10 @@ class PodController:
         return sync.finish(_soonest(outcomes))
 
     def _first_status_in_s(self, ppod: PhysicalPod, record: PhysicalPodRecord) -> float:
-        """Seconds to wait for the first status of a new pod, which is reported with its name."""
+        """Return the seconds to wait for the kubelet's first status of a new physical pod.
+
+        The first status and the name of the physical pod are reported in one write.
+        """
         if record.created_at_s is None or not ppod.has_only_scheduled:
             return 0.0
         return max(0.0, record.created_at_s + _FIRST_STATUS_S - self.clusters.clock.monotonic())
@@ -494,14 +500,14 @@ class PodController:
 
     @property
     def _cidrs(self) -> tuple[str, ...] | None:
-        """The networks of the worker, if the binding names any."""
+        """The worker's networks that the binding names, if any."""
         binding = self.clusters.binding
         return binding.spec.worker_cidrs if binding is not None else None
 
     async def _show(
         self, vpod: VirtualPod, record: PodRecord, status: Json, metadata: Json
     ) -> VirtualPod | None:
-        """Write a status, and note fields that the API server refuses as a problem."""
+        """Write a status to the virtual pod; record fields that are refused as a problem."""
         written, refused = await self._virtual.show(vpod, status, metadata)
         if refused:
             # Another attempt makes sense only when one of the pods has changed.
@@ -512,7 +518,7 @@ class PodController:
         return written
 
     async def _apply_changes(self, sync: _Sync, vnode: Node) -> Outcome:
-        """Apply changes of the virtual pod since the physical pod was created."""
+        """Apply the changes that the virtual pod has had to its physical pod."""
         vpod, record = sync.vpod, sync.record
         pod = users_own(sync.virtual, self.clusters.domain)
         digest = digest_of(pod, sync.physical)
@@ -532,12 +538,12 @@ class PodController:
             return self._retry_problem(vpod, record, PodProblem.CHANGES, str(error))
         except NotFound as error:
             if not await self._physical.exists(sync.ppod):
-                return Done()  # the cache will show that
+                return Done()  # the pod is gone, as the cache will show
             # The worker's Kubernetes does not serve the subresource: `resize` is new in 1.33.
             message = f"The worker cannot change a running pod so: {error}"
             return self._retry_problem(vpod, record, PodProblem.CHANGES, message)
         if pending.refused:
-            # Nothing can be done about these until the virtual pod changes.
+            # Refused changes stay refused until the virtual pod changes.
             message = "; ".join(map(str, pending.refused))
             self._note_problem(vpod, record, PodProblem.CHANGES, message)
         else:
@@ -595,14 +601,14 @@ class PodController:
         return Done()
 
     async def _report_problems(self, sync: _Sync) -> Outcome:
-        """Write the condition of problems, or remove the condition when there are none."""
+        """Write the virtual pod's condition about problems; remove it when there are none."""
         message = sync.record.problem_text
         now = self.clusters.now_text() if message else ""
         status = pod_status.not_synced(sync.virtual, message, now=now)
         if not status:
             return Done()
         if sync.written is not None:
-            return After(_SOON_S)  # its version has changed since it was read
+            return After(_SOON_S)  # the virtual pod's version has changed since it was read
         sync.written = await self._virtual.patch_status(sync.vpod, status)
         return Done()
 
@@ -639,7 +645,7 @@ class PodController:
         return sync.finish(Done())
 
     async def _finalize(self, vpod: VirtualPod, record: PodRecord) -> Outcome:
-        """Remove a deleted virtual pod that has no physical pod; no kubelet would remove it."""
+        """Remove a deleted virtual pod that has no physical pod, as a kubelet would do."""
         if record.removed:
             return Done()
         if not record.is_end_certain and (ppod := await self._physical.find(vpod)) is not None:
@@ -660,7 +666,7 @@ class PodController:
         return Done()
 
     async def _report_unwanted(self, vpod: VirtualPod) -> None:
-        """Report, once, that a pod is not meant to run in the worker."""
+        """Report, once, that a virtual pod is not meant to run in the worker."""
         binding = self.clusters.binding
         if binding is None:
             return
@@ -671,7 +677,7 @@ class PodController:
             self._virtual.inform(vpod, PodEvent.NOT_REPLICATED, message)
 
     async def _report_lost(self, vpod: VirtualPod, record: PodRecord) -> Outcome:
-        """Report how a physical pod ended that is gone from the cache, or that it was lost."""
+        """Report how a physical pod that the cache lost has ended; if unknown, that it was lost."""
         if (ppod := await self._physical.find(vpod)) is not None:
             if ppod.namespace == self.clusters.mount_namespace:
                 await self._physical.restore_marks(vpod, ppod)
@@ -687,7 +693,7 @@ class PodController:
         return Done()
 
     async def _report_end(self, vpod: VirtualPod, record: PodRecord) -> bool:
-        """Report how the containers ended, if it is known; False if the virtual pod is gone."""
+        """Report how the containers of a virtual pod ended; False if the virtual pod is gone."""
         if vpod.finished:
             return True
         last = record.last_physical
@@ -700,7 +706,7 @@ class PodController:
     async def _delete_stray(
         self, key: Key, stray: PhysicalPod, *, runs: PhysicalPod | None
     ) -> Outcome:
-        """Delete a physical pod that runs for no virtual pod, or beside `runs`.
+        """Delete a physical pod that has no virtual pod, or whose virtual pod runs as `runs`.
 
         The virtual pod is read from its API server first, because no cache proves its absence.
         """
@@ -732,7 +738,7 @@ class PodController:
 
 @dataclass(slots=True)
 class _Sync:
-    """A pass over a virtual pod and its physical pod: their contents, and the writes so far."""
+    """The sync of a virtual pod with its physical pod: their contents, and the writes so far."""
 
     vpod: VirtualPod
     ppod: PhysicalPod
@@ -749,7 +755,7 @@ class _Sync:
         self.virtual, self.physical = self.vpod.content(), self.ppod.content()
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Record both pods' versions as synced if nothing is left to do; return the outcome."""
+        """Record both pods' versions as synced if nothing is left to do; return `outcome`."""
         if isinstance(outcome, Done) and not self.patched:
             versions = (self.written or self.vpod).resource_version, self.ppod.resource_version
             self.record.settle(versions, revision=self.revision)
@@ -757,7 +763,7 @@ class _Sync:
 
 
 def _node_terms(binding: ClusterBinding | None) -> tuple[Json, ...]:
-    """Return the terms of the binding's node selector; none if it has no valid one."""
+    """Return the terms of the binding's node selector; empty if it has no valid selector."""
     selector = binding.spec.node_selector if binding is not None else None
     try:
         NodeSelector.from_document(selector or {})
@@ -767,13 +773,13 @@ def _node_terms(binding: ClusterBinding | None) -> tuple[Json, ...]:
 
 
 def _soonest(outcomes: Iterable[Outcome]) -> Outcome:
-    """The earliest requeue that any of the outcomes asks for; Done if none does."""
+    """Return the earliest requeue among the outcomes; Done if there is none."""
     waits = [outcome.seconds for outcome in outcomes if isinstance(outcome, After)]
     return After(min(waits)) if waits else Done()
 
 
 def _postpone(record: PodRecord, seconds: float) -> Outcome:
-    """Requeue a pod that is to be created; the virtual pod may be gone by then."""
+    """Requeue a virtual pod that has no physical pod yet; it is read again before the retry."""
     record.may_be_outdated = True
     return After(seconds)
 

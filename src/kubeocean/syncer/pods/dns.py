@@ -35,7 +35,7 @@ def uses_cluster_dns(pod: Json) -> bool:
 
 
 def translate_dns(pod: Json, context: Context) -> Json:
-    """The pod's `dnsPolicy`, and its `dnsConfig` if it has one."""
+    """Return `dnsPolicy` and `dnsConfig` of the physical pod."""
     spec: Json = pod["spec"]
     policy: str = spec.get("dnsPolicy") or _CLUSTER_FIRST
     config: Json = spec.get("dnsConfig") or {}
@@ -54,7 +54,7 @@ def translate_dns(pod: Json, context: Context) -> Json:
 
 
 def translate_hosts(pod: Json, context: Context) -> list[Json]:
-    """The pod's `hostAliases`, and those of the names of the API server."""
+    """Return the `hostAliases` of the physical pod: the pod's own, and the API server's names."""
     aliases: list[Json] = list(pod["spec"].get("hostAliases") or ())
     if context.server is None or not _is_address(context.server.host):
         return aliases
@@ -65,7 +65,7 @@ def translate_hosts(pod: Json, context: Context) -> list[Json]:
 
 
 def hostname(name: str) -> str:
-    """The hostname of a pod that sets none: its name, shortened to a DNS label.
+    """Return the hostname of a pod that sets none: its name, shortened to a DNS label.
 
     A kubelet keeps dots, but `spec.hostname` may not have them.
     """
@@ -81,7 +81,7 @@ def _merged(first: Sequence[str], then: Iterable[str] | None) -> list[str]:
 
 
 def _fitting(searches: list[str]) -> list[str]:
-    """The first search domains, as many as a resolver's configuration holds."""
+    """Return as many of the first search domains as API servers accept."""
     kept: list[str] = []
     for search in searches[:_MOST_SEARCHES]:
         if len(" ".join((*kept, search))) > _MOST_SEARCH_CHARACTERS:
@@ -91,7 +91,7 @@ def _fitting(searches: list[str]) -> list[str]:
 
 
 def _options(options: Iterable[Json]) -> list[Json]:
-    """The last option of each name, at the place of the first."""
+    """Return the last DNS option of each name, at the position of the first of that name."""
     return list({option["name"]: option for option in options}.values())
 
 

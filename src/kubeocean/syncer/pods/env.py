@@ -49,7 +49,10 @@ _MOST_BYTES: Final = 512 * 1024
 
 
 def translate_env(pod: Json, container: Json, context: Context, common: Mapping[str, str]) -> Json:
-    """A container with its environment in the worker; `common` is what all containers inherit."""
+    """Return a container with the environment that it has in the worker.
+
+    `common` are the variables that all containers of the pod inherit.
+    """
     result = dict(container)
     env = _own(pod, container.get("env") or (), context)
     forced = _FORCED & common.keys()
@@ -63,11 +66,11 @@ def translate_env(pod: Json, container: Json, context: Context, common: Mapping[
 
 
 def inherited(pod: Json, context: Context) -> dict[str, str]:
-    """The variables of Services that all containers of a pod inherit, by name."""
+    """Return the variables of Services that all containers of a pod inherit, by name."""
     server = {} if context.server is None else _server_variables(context.server)
     if pod["spec"].get("enableServiceLinks") is False:
         return server
-    # A Service that has the name of the API server's is overridden by it.
+    # The API server overrides a Service with the name of its own Service.
     services = (service for service in context.services if service.name != _API_SERVER)
     links = service_variables(services)
     # A pod with more could not be created at all.
@@ -79,7 +82,7 @@ def inherited(pod: Json, context: Context) -> dict[str, str]:
 
 
 def service_variables(services: Iterable[ServiceEnv]) -> dict[str, str]:
-    """The variables that a kubelet sets for Services, in the order of their names."""
+    """Return the variables that a kubelet sets for Services, in the order of their names."""
     variables: dict[str, str] = {}
     for service in sorted(services, key=lambda service: service.name):
         if service.ports and service.address and service.address != _HEADLESS:
@@ -104,7 +107,7 @@ def _variables(service: ServiceEnv) -> dict[str, str]:
 
 
 def _link(prefix: str, address: str, port: ServicePort) -> dict[str, str]:
-    """The variables that Docker links had."""
+    """Return the variables in the format of Docker links for one port of a Service."""
     return {
         prefix: _url(address, port),
         f"{prefix}_PROTO": port.protocol.lower(),
@@ -114,21 +117,24 @@ def _link(prefix: str, address: str, port: ServicePort) -> dict[str, str]:
 
 
 def _server_variables(server: Endpoint) -> dict[str, str]:
-    """The variables of the API server, also under the default port, which a kubelet would set."""
+    """Return the variables of the API server, also for the default port, as a kubelet sets them."""
     port = ServicePort(server.port, server.port_name)
     default = _link(f"{_upper(_API_SERVER)}_PORT_{_DEFAULT_PORT}_TCP", server.host, port)
     return default | _variables(ServiceEnv(_API_SERVER, server.host, (port,)))
 
 
 def _own(pod: Json, env: Sequence[Json], context: Context) -> list[Json]:
-    """The container's own variables, and its host name."""
+    """Return the container's own variables, and `HOSTNAME` with the virtual pod's name."""
     host = {"name": ENV_HOSTNAME, "value": pod["metadata"]["name"]}
     variables = [host if v["name"] == ENV_HOSTNAME else _variable(v, context) for v in env]
     return variables if host in variables else [*variables, host]
 
 
 def _inherited_by(own: Sequence[Json], common: Mapping[str, str]) -> list[Json]:
-    """The inherited variables, without those that a container sets without referring to them."""
+    """Return the inherited variables that a container does not set itself.
+
+    An inherited variable is also returned if a variable of the container refers to its name.
+    """
     names = {variable["name"] for variable in own}
     values = [variable.get("value") or "" for variable in own]
     return [
@@ -151,7 +157,7 @@ def _variable(variable: Json, context: Context) -> Json:
 
 
 def _names_from(sources: Iterable[Json], names: CopyNames) -> set[str]:
-    """The names of the variables that `envFrom` sets."""
+    """Return the names of the variables that `envFrom` sets."""
     return {
         f"{source.get('prefix') or ''}{key}"
         for source in sources
@@ -182,7 +188,7 @@ def _upper(name: str) -> str:
 
 
 def redirected_fields(domain: Domain) -> dict[str, str]:
-    """The fields of a pod whose virtual value is in an annotation of the physical pod."""
+    """Return the annotation that holds the virtual value of each downward API field."""
     return {
         "metadata.name": domain.virtual_pod_name,
         "metadata.namespace": domain.virtual_pod_namespace,
@@ -193,7 +199,7 @@ def redirected_fields(domain: Domain) -> dict[str, str]:
 
 
 def translate_field(ref: Json, domain: Domain) -> Json:
-    """A fieldRef that has the virtual pod's value in the worker."""
+    """Return a fieldRef that gives the virtual pod's value in the worker."""
     annotation = redirected_fields(domain).get(ref["fieldPath"])
     if annotation is None:
         return ref
@@ -201,7 +207,7 @@ def translate_field(ref: Json, domain: Domain) -> Json:
 
 
 def translate_items(source: Json, domain: Domain) -> Json:
-    """A downwardAPI volume, or such a source of a projected volume."""
+    """Return a downwardAPI source of a volume whose fields have the virtual pod's values."""
     items: list[Json] = [
         item | {"fieldRef": translate_field(item["fieldRef"], domain)}
         if "fieldRef" in item

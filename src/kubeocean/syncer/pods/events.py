@@ -47,7 +47,7 @@ class PodEvents:
         )
 
     def share(self, shards: ShardFilter) -> None:
-        """Copy the events of pods of these shards only; call before anything runs."""
+        """Copy only the events of pods in these shards; call before anything runs."""
         self._shards = shards
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class PodEvents:
 
 
 def translate(message: str, vpod: VirtualPod, ppod: PhysicalPod) -> str:
-    """A kubelet's message with the names of the virtual pod and of the objects it refers to."""
+    """Return a kubelet's message with virtual names in place of the names in the worker."""
     names = {
         f"{ppod.namespace}/{ppod.name}": str(vpod.key),
         f"{ppod.name}_{ppod.namespace}({ppod.uid})": f"{vpod.name}_{vpod.namespace}({vpod.uid})",

@@ -1,7 +1,7 @@
 """Physical pods: the pod that runs in the worker for a pod of the computing cluster.
 
-`forge` makes the whole pod. Fields that no function here handles are copied as they are. The
-worker's service account, API server, Services and priorities are kept out of the pod; names of
+`forge` makes the whole pod. Fields that no function of this module handles are copied as they are.
+The worker's service account, API server, Services and priorities are kept out of the pod; names of
 copies, DNS, environment and downward API are such that a container sees the computing cluster.
 
 The pod runs on the one node that its virtual node stands for. The fields that led to that node
@@ -53,10 +53,10 @@ DROPPED: Final = frozenset(
 
 
 def place(context: Context) -> Json:
-    """The fields of a pod's spec that bind it to its node, and its PriorityClass.
+    """Return the fields of a physical pod's spec that bind it to its node, and its PriorityClass.
 
     The pod carries the binding's node selector, so that scheduler and kubelets of the worker check
-    it, too: an admission policy of the worker may require it.
+    the selector, too: an admission policy of the worker may require it.
     """
     ours: Json = {"priorityClassName": context.priority_class or context.domain.priority_class}
     terms: list[Json] = [dict(term) for term in context.node_terms]
@@ -85,7 +85,7 @@ _NOT_COPIED: Final = DROPPED | {"serviceAccount", "serviceAccountName", "ephemer
 
 
 def check(pod: Json, privileges: Privileges) -> None:
-    """Raise Refused if a pod cannot run in the worker as it is, whatever is copied for it."""
+    """Raise Refused if no worker can run a virtual pod, whichever objects are copied for it."""
     for problem in (*problems(pod, privileges), *volume_problems(pod)):
         raise problem
     if claims := pod["spec"].get("resourceClaims"):
@@ -94,7 +94,7 @@ def check(pod: Json, privileges: Privileges) -> None:
 
 
 def forge(pod: Json, context: Context) -> Json:
-    """The physical pod of a virtual pod.
+    """Return the manifest of the physical pod of a virtual pod.
 
     :raises Refused: `check` refuses the pod, or its annotations and ours together are too large.
     """
@@ -129,10 +129,10 @@ def forge(pod: Json, context: Context) -> Json:
 
 
 def spec_record(pod: Json) -> dict[str, str]:
-    """Digests of the parts of the spec that may change while a pod runs.
+    """Return digests of the parts of the spec that may change while a pod runs.
 
-    The image of each container has a digest of its own: where one changed, the others stay as the
-    worker's admission may have rewritten them.
+    The image of each container has a digest of its own: where one image changed, the others stay as
+    the worker's admission may have rewritten them.
     """
     spec: Json = pod["spec"]
     containers = [*_init(spec), *spec["containers"]]
@@ -145,7 +145,7 @@ def spec_record(pod: Json) -> dict[str, str]:
 
 
 def image_of(container: str) -> str:
-    """The name under which the image of a container is recorded."""
+    """Return the key of a container's image in `spec_record`."""
     return f"{IMAGES}/{container}"
 
 
@@ -154,7 +154,7 @@ def _init(spec: Json) -> list[Json]:
 
 
 def _pull_secrets(spec: Json, context: Context) -> list[Json]:
-    """The pull secrets that exist; a kubelet ignores missing ones, too."""
+    """Return the image pull Secrets that exist; a kubelet ignores missing ones, too."""
     named = (each.get("name", "") for each in spec.get("imagePullSecrets") or ())
     return [
         {"name": context.names.secrets[name]} for name in named if name in context.names.secrets

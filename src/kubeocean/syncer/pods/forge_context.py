@@ -1,8 +1,8 @@
 """Inputs of the forge: everything that a physical pod is made from, besides its virtual pod.
 
-A `Context` holds what the forge has to know of the two clusters: the pod's node, the labels of its
-binding, the names of its copies, how the computing cluster's API server and DNS are reached from
-the worker. The controller reads these; the forge itself is pure.
+A `Context` holds the facts of the two clusters that the forge needs: the pod's node, the labels of
+its binding, the names of its copies, how the computing cluster's API server and DNS are reached
+from the worker. The controller reads these; the forge itself is pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HTTPS: Final = "https"  # the name of the port of Service default/kubernetes in 
 
 
 class Refused(ConfigError):
-    """A pod cannot run in the worker as it is, because of the field at path `field`."""
+    """Raised for a pod that cannot run in the worker because of the field at path `field`."""
 
     def __init__(self, field: str, message: str, *, value: object = None) -> None:
         self.reason = message
@@ -45,8 +45,8 @@ class CopyNames:
     """Virtual name → physical name of every object that a pod refers to, by kind.
 
     A token is identified by its volume and its index among the tokens of that volume. Only pull
-    secrets may be missing: such a Secret does not exist. `keys` are the keys of the ConfigMaps and
-    Secrets in `envFrom`, by kind and virtual name.
+    Secrets that do not exist are missing. `keys` are the keys of the ConfigMaps and Secrets in
+    `envFrom`, by kind and virtual name.
     """
 
     by_kind: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class ServicePort:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEnv:
-    """A Service, as far as environment variables are made from it.
+    """The fields of a Service from which environment variables are made.
 
     The address is empty for an ExternalName Service, and the text `None` for a headless one.
     """
@@ -128,7 +128,7 @@ class Privileges:
 
 @dataclass(frozen=True, slots=True)
 class OwnerWorkload:
-    """The workload that a pod belongs to, by kind in lower case; a bare pod's has no name."""
+    """The workload of a pod; its kind is in lower case, its name is empty for a bare pod."""
 
     type: str
     name: str = ""

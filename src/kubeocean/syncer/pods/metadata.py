@@ -1,17 +1,17 @@
 """Metadata of pods: labels and annotations of a physical pod, and the part that a user sees.
 
-A physical pod has the labels and annotations of its virtual pod, and those that say which pod it
-runs for. The virtual pod's metadata as it was last applied is recorded in the physical pod's
-annotation `expected-metadata` (base64 of JSON with labels and annotations, as every version wrote
-it), and digests of its spec in `expected-spec`. So a change by the user is distinguished
-from a change that another program made in the worker, and only the former is applied.
+A physical pod has the labels and annotations of its virtual pod, and those that name its virtual
+pod. The virtual pod's metadata as last applied is recorded in the physical pod's annotation
+`expected-metadata` (base64 of JSON with labels and annotations, as every version wrote it), and
+digests of its spec in `expected-spec`. So a change by the user is distinguished from a change that
+another program made in the worker, and only the former is applied.
 
 In the other direction, annotations that programs of the worker put on a physical pod are shown on
 the virtual pod, unless the user set the same key or a controller of the computing cluster acts on
-it. Labels are not shown: they would choose the Services and NetworkPolicies that a pod is under,
-and no kubelet may set them either. Of a worker that is trusted fully, everything is shown. What is
-shown is recorded in the virtual pod's own `expected-metadata`, so that it is updated with the
-physical pod and is not taken for the user's.
+it. Labels are not shown: they would select the Services and NetworkPolicies of a pod, and no
+kubelet may set them either. From a worker that is trusted fully, all labels and annotations are
+shown. The shown entries are recorded in the virtual pod's own `expected-metadata`, so that they
+follow the physical pod and are not taken for the user's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _decode_record = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def forge_metadata(pod: Json, context: Context, record: Mapping[str, str]) -> Json:
-    """The metadata that a physical pod is created with; `record` are the digests of its spec."""
+    """Return the metadata of a new physical pod; `record` are the digests of its spec."""
     metadata = physical_metadata(pod, context)
     annotations = {**metadata.annotations, **spec_annotation(record, context.domain)}
     return {
@@ -69,7 +69,7 @@ def forge_metadata(pod: Json, context: Context, record: Mapping[str, str]) -> Js
 
 
 def metadata_changes(pod: Json, ppod: Json, context: Context, record: Mapping[str, str]) -> Json:
-    """The merge patch of an existing physical pod's metadata; empty if nothing differs."""
+    """Return the merge patch of an existing physical pod's metadata; empty if nothing differs."""
     domain, target, meta = context.domain, physical_metadata(pod, context), ppod["metadata"]
     current_labels: Mapping[str, str] = meta.get("labels") or {}
     current: Mapping[str, str] = meta.get("annotations") or {}
@@ -83,14 +83,14 @@ def metadata_changes(pod: Json, ppod: Json, context: Context, record: Mapping[st
     annotations = _with_expected(pod, domain, annotations)
     encoded = current.get(domain.expected_metadata)
     if encoded is not None and Expected.decode(annotations[domain.expected_metadata]) == before:
-        # An earlier version encodes the same differently.
+        # An earlier version encoded the same metadata differently.
         annotations[domain.expected_metadata] = encoded
     change = {"labels": labels, "annotations": merge_patch(current, annotations)}
     return {key: value for key, value in change.items() if value}
 
 
 def physical_metadata(pod: Json, context: Context) -> Expected:
-    """The labels and annotations that a physical pod should have, without its records."""
+    """Return the labels and annotations that a physical pod should have, without its records."""
     domain, meta, users = context.domain, pod["metadata"], applied_metadata(pod, context.domain)
     workload = context.workload or workload_of(pod)
     labels = {
@@ -114,7 +114,7 @@ def physical_metadata(pod: Json, context: Context) -> Expected:
 
 
 def applied_metadata(pod: Json, domain: Domain) -> Expected:
-    """The labels and annotations of a virtual pod that its physical pod gets."""
+    """Return the labels and annotations of a virtual pod that are copied to its physical pod."""
     meta = pod["metadata"]
     virtual_only = {
         domain.physical_pod_namespace,
@@ -134,7 +134,7 @@ def applied_metadata(pod: Json, domain: Domain) -> Expected:
 
 
 def recorded_spec(ppod: Json, domain: Domain) -> dict[str, str] | None:
-    """The digests of the spec that was last applied to a physical pod; None without a record."""
+    """Return the digests of the spec last applied to a physical pod; None if none are recorded."""
     text = (ppod["metadata"].get("annotations") or {}).get(domain.expected_spec, "")
     try:
         return _decode_record(text)
@@ -143,15 +143,15 @@ def recorded_spec(ppod: Json, domain: Domain) -> dict[str, str] | None:
 
 
 def spec_annotation(record: Mapping[str, str], domain: Domain) -> dict[str, str]:
-    """The annotation that `recorded_spec` reads."""
+    """Return the annotation with the digests of a spec, which `recorded_spec` reads."""
     return {domain.expected_spec: _encode(record).decode()}
 
 
 def workload_of(pod: Json) -> OwnerWorkload:
-    """The workload of a pod, by its first owner.
+    """Return the workload of a pod, by its first owner.
 
     The ReplicaSet of a Deployment has the Deployment's name and a hash that its pods are labelled
-    with: no ReplicaSet has to be read, and it may be gone.
+    with: the ReplicaSet need not be read, and may be gone.
     """
     meta = pod["metadata"]
     owners: list[Json] = meta.get("ownerReferences") or []
@@ -165,7 +165,7 @@ def workload_of(pod: Json) -> OwnerWorkload:
 
 
 def digest(part: object) -> str:
-    """Equal for equal parts of a spec, whatever the order of their keys."""
+    """Return a digest of a part of a spec, which does not depend on the order of keys."""
     return hashlib.sha256(_encode(part)).hexdigest()[:16]
 
 
@@ -192,7 +192,10 @@ def _encode_expected(metadata: Expected) -> str:
 
 
 def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool = False) -> Json:
-    """The merge patch of a virtual pod's metadata: its physical pod's name and shown entries."""
+    """Return the merge patch of a virtual pod's metadata.
+
+    The patch sets the name of the physical pod, and labels and annotations that it shows.
+    """
     virtual, physical = vpod["metadata"], ppod["metadata"]
     shown, applied = _recorded(virtual, domain), _recorded(physical, domain)
     labels = _foreign(_texts(physical, "labels"), applied.labels, domain)
@@ -222,14 +225,14 @@ def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool
 
 
 def location(metadata: Json, domain: Domain) -> Json:
-    """The part of a patch by `shown_metadata` that names the physical pod."""
+    """Return the annotations in a patch by `shown_metadata` that name the physical pod."""
     annotations = metadata.get("annotations") or {}
     keys = (domain.physical_pod_namespace, domain.physical_pod_name, domain.physical_pod_uid)
     return {"annotations": {key: annotations[key] for key in keys if key in annotations}}
 
 
 def users_own(vpod: Json, domain: Domain) -> Json:
-    """The pod as its user wrote the manifest, without the entries shown of the physical pod."""
+    """Return a virtual pod as its user wrote it, without the entries of the physical pod."""
     meta: Json = vpod["metadata"]
     shown = _recorded(meta, domain)
     labels = dict(shown.labels) | {domain.managed_by: domain.product}
@@ -242,10 +245,10 @@ def users_own(vpod: Json, domain: Domain) -> Json:
 
 
 def is_copied(vpod: Json, domain: Domain) -> bool:
-    """Whether a user wrote the name of the physical pod, in a manifest taken from another pod.
+    """Whether a user wrote the name of a physical pod, in a manifest taken from another pod.
 
-    This syncer writes it through the status subresource, as no user does, and the API server
-    records that in the managed fields.
+    The syncer writes that name through the status subresource, as no user does, and the API server
+    records the subresource in the managed fields.
     """
     managed: list[Json] = vpod["metadata"].get("managedFields") or []
     field = f"f:{domain.physical_pod_uid}"
@@ -262,12 +265,12 @@ def _recorded(meta: Json, domain: Domain) -> Expected:
 
 
 def _foreign(physical: _Texts, applied: _Texts, domain: Domain) -> dict[str, str]:
-    """The entries of a physical pod that neither the user nor this syncer wrote."""
+    """Return the labels or annotations of a physical pod that neither user nor syncer wrote."""
     return {k: v for k, v in physical.items() if k not in applied and not domain.owns(k)}
 
 
 def _unless_users(physical: _Texts, shown: _Texts, virtual: _Texts) -> dict[str, str]:
-    """The entries whose key the user did not set on the virtual pod."""
+    """Return the labels or annotations whose key the user did not set on the virtual pod."""
     return {k: v for k, v in physical.items() if k not in virtual or shown.get(k) == virtual[k]}
 
 

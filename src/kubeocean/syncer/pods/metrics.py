@@ -1,8 +1,8 @@
 """Metrics of pods: how far each cluster is behind the other, and attempts to create pods.
 
-A lag is measured from the moment in which a cache shows a change until the other cluster has it.
-Where several replicas share a binding, each measures the pods of its own shards, from when it owns
-them.
+A delay is measured from the moment when a cache shows a change until the other cluster has the
+change. Where several replicas share a binding, each measures the pods of its own shards, from when
+it owns them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUCKETS: Final = (
 
 
 class PodMetrics:
-    """The metrics of one binding's pods; the times that a lag is measured from are in records."""
+    """The metrics of one binding's pods; the start of each delay is in a `PodRecord`."""
 
     def __init__(self, binding: str, clock: Clock, metrics: Metrics) -> None:
         def counter(name: str, doc: str) -> Counter:
@@ -59,27 +59,27 @@ class PodMetrics:
         self._shards = shards
 
     def bound(self, record: PodRecord) -> None:
-        """A virtual pod came into the cache; its physical pod is to be created."""
+        """Note that a virtual pod appeared in the cache and needs a physical pod."""
         if record.bound_at_s is None and self._shards.owns(of_pod(record.key)):
             record.bound_at_s = self._clock.monotonic()
 
     def created(self, record: PodRecord) -> None:
-        """The physical pod was created."""
+        """Observe the delay until a virtual pod's physical pod was created."""
         since_s, record.bound_at_s = record.bound_at_s, None
         if since_s is not None:
             self._create_lag.observe(self._clock.monotonic() - since_s)
 
     def exists(self, record: PodRecord) -> None:
-        """The physical pod was created before this process reconciled the virtual pod."""
+        """Drop the start of the creation delay: the physical pod existed before the reconcile."""
         record.bound_at_s = None
 
     def changed(self, record: PodRecord) -> None:
-        """The physical pod changed."""
+        """Note that a physical pod changed, and that its status is to be reported."""
         if record.changed_at_s is None and self._shards.owns(of_pod(record.key)):
             record.changed_at_s = self._clock.monotonic()
 
     def reported(self, record: PodRecord, *, written: bool) -> None:
-        """The virtual pod shows the change; `written` unless the change needed no patch."""
+        """Observe the delay until a status was reported, if a patch was `written`."""
         since_s, record.changed_at_s = record.changed_at_s, None
         if since_s is not None and written:
             self._status_lag.observe(self._clock.monotonic() - since_s)

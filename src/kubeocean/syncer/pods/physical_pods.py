@@ -59,12 +59,12 @@ class PhysicalPods:
         return None
 
     async def exists(self, ppod: PhysicalPod) -> bool:
-        """Whether the server still has this very pod."""
+        """Whether the worker's API server still has the pod with this UID."""
         live = await self._read(ppod.key)
         return live is not None and live.uid == ppod.uid
 
     async def create(self, key: Key, body: Json) -> tuple[PhysicalPod, bool]:
-        """Create a pod for virtual pod `key`: the pod, and True if it was created now.
+        """Create a physical pod for virtual pod `key`; return it, and True if it was created now.
 
         A pod that has the name already is returned as it is.
 
@@ -82,7 +82,7 @@ class PhysicalPods:
         return ppod, True
 
     async def patch(self, key: Key, ppod: PhysicalPod, patch: PodPatch) -> None:
-        """Apply a change of virtual pod `key`."""
+        """Patch a physical pod with a change of virtual pod `key`."""
         written = await self._clusters.worker.patch(
             PHYSICAL_PODS,
             ppod.name,
@@ -94,7 +94,7 @@ class PhysicalPods:
         _log.info("Changed pod", vpod=str(key), ppod=str(ppod.key), part=patch.subresource)
 
     async def restore_marks(self, vpod: VirtualPod, ppod: PhysicalPod) -> None:
-        """Write the labels and annotations that the cache needs, if the pod has lost any."""
+        """Restore the labels and annotations of a physical pod that the cache selects by."""
         clusters, key = self._clusters, vpod.key
         marks = missing_marks(vpod, ppod, ids=clusters.ids, domain=clusters.domain)
         if ppod.namespace != clusters.mount_namespace or not any(marks.values()):
@@ -108,7 +108,7 @@ class PhysicalPods:
             )
 
     async def delete(self, key: Key, ppod: PhysicalPod, grace_s: int | None) -> bool:
-        """Delete a pod that was made for virtual pod `key`; False if it was gone before."""
+        """Delete the physical pod of virtual pod `key`; False if it was gone before."""
         accepted = False
         with suppress(NotFound, Conflict):
             await self._clusters.worker.delete(
@@ -121,7 +121,7 @@ class PhysicalPods:
         return accepted
 
     async def delete_version(self, key: Key, ppod: PhysicalPod) -> bool:
-        """Delete a pod if it is still this very version; False if it is not."""
+        """Delete a physical pod if its resourceVersion is unchanged; False if not."""
         try:
             await self._clusters.worker.delete(
                 PHYSICAL_PODS,
@@ -136,7 +136,7 @@ class PhysicalPods:
         return True
 
     async def _read(self, key: Key) -> PhysicalPod | None:
-        """Read a pod from the server; None if the server itself answers that there is none."""
+        """Read a pod from the server; None if an API server answers that there is none."""
         try:
             return await self._get(key)
         except NotFound as error:
@@ -162,7 +162,7 @@ class PhysicalPods:
         return ppod
 
     async def _post(self, body: Json) -> PhysicalPod:
-        """Create a pod; if its PriorityClass does not exist yet, create that first."""
+        """Create a physical pod; if our PriorityClass does not exist, create both."""
         worker, domain = self._clusters.worker, self._clusters.domain
         try:
             return await worker.create(PHYSICAL_PODS, body)

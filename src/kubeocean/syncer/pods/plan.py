@@ -49,7 +49,7 @@ _INVALID_NAMESPACES: Final = {"", ".", ".."}
 
 
 class Action(Enum):
-    """The actions on a virtual pod."""
+    """The possible next actions on a virtual pod and its physical pod."""
 
     NONE = auto()
     CREATE = auto()  # the pod should run and never had a physical pod: create one
@@ -65,7 +65,7 @@ class Action(Enum):
 class Plan:
     """The action on one virtual pod.
 
-    - `ppod`: the physical pod that runs for it.
+    - `ppod`: the physical pod that runs for the virtual pod.
     - `strays`: other physical pods of this binding that are marked with its name, to be deleted
       whatever the action is.
     """
@@ -85,7 +85,7 @@ def plan(
     ids: Ids,
     domain: Domain,
 ) -> Plan:
-    """Decide on the action for a virtual pod.
+    """Return the next action for a virtual pod.
 
     - `lent`: its node is a virtual node of this binding. If not, nothing is written to the virtual
       pod, which may be another binding's; a physical pod that has to end is deleted all the same.
@@ -132,7 +132,7 @@ def _without_physical(
 
 
 def claim_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Claim:
-    """Whether a physical pod belongs to a virtual pod."""
+    """Return to which degree a physical pod belongs to a virtual pod, as a Claim."""
     recorded = vpod.annotations.get(domain.physical_pod_uid, "")
     return claim_pod(
         ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain, recorded=recorded
@@ -150,7 +150,7 @@ def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) 
 
 
 def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
-    """Why a pod is not meant to run in the worker; empty if it is."""
+    """Return why a pod is not meant to run in the worker; empty if it is."""
     if vpod.namespace in domain.system_namespaces:
         return f"pods of namespace {vpod.namespace} do not run in workers"
     owner = controller_of(vpod)
@@ -165,8 +165,10 @@ def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) 
 
 
 def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
-    """Whether a virtual node is one of this binding's. Its labels decide, never its name: the
-    clusterID of one binding may begin with that of another."""
+    """Whether a virtual node is one of this binding's, by its labels.
+
+    The name does not decide: the clusterID of one binding may begin with that of another.
+    """
     if vnode is None or vnode.labels.get(domain.physical_cluster_id) != ids.cluster_id:
         return False
     binding = naming.label_value(ids.binding)
@@ -174,7 +176,7 @@ def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
 
 
 def physical_node(vnode: Node, ids: Ids, domain: Domain) -> str | None:
-    """The worker's node that a virtual node stands for; None if its annotation names another.
+    """Return the worker's node that a virtual node stands for; None if name and annotation differ.
 
     Whoever may edit nodes may change that annotation. The name of a virtual node is a function of
     the worker's node and cannot be changed, so the two have to agree.
@@ -185,7 +187,7 @@ def physical_node(vnode: Node, ids: Ids, domain: Domain) -> str | None:
 
 
 def reclaim_reason(vnode: Node, domain: Domain) -> str:
-    """Why a virtual node takes no new pods, by the taints that the syncer sets; else empty."""
+    """Return why a virtual node takes no new pods, by the syncer's taints; empty if it does."""
     keys = {taint.key for taint in vnode.spec.taints or ()}
     if domain.taint_out_of_time_windows in keys:
         return "its time window is closed"
@@ -196,7 +198,7 @@ def reclaim_reason(vnode: Node, domain: Domain) -> str:
 
 
 def physical_names(vpod: VirtualPod) -> tuple[str, str]:
-    """The names that a physical pod may have: the usual one, and one if that is taken."""
+    """Return the first and the second name of a physical pod; the second if the first is taken."""
     return (
         naming.physical_name(vpod.name, vpod.namespace),
         naming.second_physical_name(vpod.name, vpod.namespace, uid=vpod.uid),
@@ -204,7 +206,7 @@ def physical_names(vpod: VirtualPod) -> tuple[str, str]:
 
 
 def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> list[Key]:
-    """All places where the physical pod may be.
+    """Return every namespace and name that the physical pod of a virtual pod may have.
 
     The binding may have had another mount namespace when the pod was created.
     """
@@ -214,7 +216,7 @@ def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> lis
 
 
 def missing_marks(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Json:
-    """The labels and annotations that the cache selects and indexes by and `ppod` has lost."""
+    """Return the labels and annotations that `ppod` has lost and that the cache selects by."""
     return {
         "labels": _missing(ownership(ids, domain), ppod.labels),
         "annotations": _missing(pod_marks(vpod.key, vpod.uid, domain), ppod.annotations),
@@ -229,7 +231,7 @@ def _missing(marks: Mapping[str, str], present: Mapping[str, str]) -> dict[str, 
 
 
 def bound_for_s(vpod: VirtualPod, now: datetime) -> float:
-    """For how long a pod has been bound to its node, in whole seconds."""
+    """Return for how many seconds a pod has been bound to its node."""
     scheduled = find_condition(vpod.status.conditions, "PodScheduled")
     since = scheduled.last_transition_time if scheduled is not None else None
     since = since or vpod.metadata.creation_timestamp
@@ -237,14 +239,14 @@ def bound_for_s(vpod: VirtualPod, now: datetime) -> float:
 
 
 def is_live(cached: VirtualPod, live: VirtualPod) -> bool:
-    """Whether a virtual pod that the cache shows should run, by what its API server has."""
+    """Whether `live`, read from the API server, is the cached virtual pod and should run."""
     return live.uid == cached.uid and not live.deleting and not live.finished
 
 
 def is_stray(
     ppod: PhysicalPod, live: VirtualPod | None, *, runs: PhysicalPod | None, domain: Domain
 ) -> bool:
-    """Whether a physical pod runs for no virtual pod, by the API server of the computing cluster.
+    """Whether a physical pod runs for no virtual pod, by `live` as read from the API server.
 
     `runs` is the physical pod that runs for the virtual pod: any other one is a stray.
     """
@@ -257,7 +259,7 @@ def is_stray(
 
 
 def grace_of(vpod: VirtualPod | None) -> int | None:
-    """Seconds that containers have to end; None means the physical pod's own grace period.
+    """Return the seconds that containers have to end; None: the physical pod's own grace period.
 
     The grace period is that of the virtual pod's deletion, also if that was shortened later. A
     virtual pod that is gone was deleted by force; even then the kubelet confirms the end of the
@@ -270,7 +272,7 @@ def grace_of(vpod: VirtualPod | None) -> int | None:
 
 
 def is_due(ppod: PhysicalPod, grace_s: int | None) -> bool:
-    """Whether a physical pod has yet to be deleted, or its grace period to be shortened."""
+    """Whether a physical pod is yet to be deleted, or is with a longer grace period."""
     if not ppod.deleting:
         return True
     current_s = ppod.metadata.deletion_grace_period_seconds

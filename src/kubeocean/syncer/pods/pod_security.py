@@ -89,7 +89,10 @@ _Problems: TypeAlias = Iterator[Refused]
 
 
 def privileges_of(binding: ClusterBinding | None) -> Privileges:
-    """The privileges of pods: all that the binding does not deny; none without a binding."""
+    """Return the privileges that pods may request: all that the binding does not deny.
+
+    Without a binding, none.
+    """
     if binding is None:
         return Privileges(False, False, False, False, False, restricted=True)
     privileges = binding.spec.pod_privileges
@@ -105,7 +108,7 @@ def privileges_of(binding: ClusterBinding | None) -> Privileges:
 
 
 def problems(pod: Json, privileges: Privileges) -> _Problems:
-    """The fields of a pod that are denied, except for its ephemeral containers."""
+    """Yield the fields of a pod that its privileges do not allow, except ephemeral containers."""
     spec: Json = pod["spec"]
     for key, allowed in (
         ("hostNetwork", privileges.host_network),
@@ -130,7 +133,7 @@ def problems(pod: Json, privileges: Privileges) -> _Problems:
 def container_problems(
     container: Json, field: str, spec: Json, privileges: Privileges
 ) -> _Problems:
-    """The fields of a container that are denied; `spec` is that of its pod."""
+    """Yield the fields of a container that are not allowed; `spec` is that of its pod."""
     context: Json = container.get("securityContext") or {}
     if not privileges.host_network:
         yield from _host_ports(container, field)
@@ -144,7 +147,7 @@ def container_problems(
 
 
 def volume_problem(volume: Json, privileges: Privileges) -> Refused | None:
-    """The field of a PersistentVolume that is denied, if any."""
+    """Return the field of a PersistentVolume that is not allowed, if any."""
     spec: Json = volume.get("spec") or {}
     for kind in _ON_HOST if not privileges.host_path else ():
         if (source := spec.get(kind)) is not None:
@@ -173,7 +176,7 @@ def _host_ports(container: Json, field: str) -> _Problems:
 
 
 def _other_hosts(container: Json, field: str) -> _Problems:
-    """Probes and hooks that a kubelet would send to another host than the pod."""
+    """Yield probes and hooks that a kubelet would send to another host than the pod."""
     lifecycle: Json = container.get("lifecycle") or {}
     handlers = {f"{field}.{name}": container.get(name) or {} for name in _PROBES}
     handlers |= {f"{field}.lifecycle.{name}": lifecycle.get(name) or {} for name in _HOOKS}
@@ -194,7 +197,7 @@ def _privileged(context: Json, field: str) -> _Problems:
 
 
 def _confinement(context: Json, field: str) -> _Problems:
-    """The profiles of a pod's or container's security context that confine it less than usual."""
+    """Yield the profiles of a security context that the baseline standard does not allow."""
     if (context.get("windowsOptions") or {}).get("hostProcess"):
         yield Refused(f"{field}.windowsOptions.hostProcess", _DENIED, value=True)
     for key in ("seccompProfile", "appArmorProfile"):
@@ -217,7 +220,7 @@ def _sysctls(context: Json) -> _Problems:
 
 
 def _app_armor_annotations(pod: Json) -> _Problems:
-    """Profiles of AppArmor as Kubernetes before 1.30 reads them."""
+    """Yield the annotations with AppArmor profiles, as before Kubernetes 1.30, that are denied."""
     annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
     for key, value in annotations.items():
         allowed = value in ("", "runtime/default") or value.startswith("localhost/")
@@ -229,7 +232,7 @@ def _app_armor_annotations(pod: Json) -> _Problems:
 
 
 def _explicit_root(holder: Json, field: str) -> _Problems:
-    """A user or a right to be root that a pod or container sets itself."""
+    """Yield the fields by which a pod or container asks to run as root."""
     context: Json = holder.get("securityContext") or {}
     if context.get("runAsNonRoot") is False:
         yield Refused(f"{field}.securityContext.runAsNonRoot", _RESTRICTED, value=False)
@@ -238,12 +241,12 @@ def _explicit_root(holder: Json, field: str) -> _Problems:
 
 
 def _not_restricted(context: Json, field: str, spec: Json) -> _Problems:
-    """Fields that a container has to set, where neither it nor its pod does."""
+    """Yield the fields that the restricted standard requires and neither container nor pod sets."""
     pods: Json = spec.get("securityContext") or {}
     if context.get("runAsNonRoot") is None and not pods.get("runAsNonRoot"):
         yield Refused(f"{field}.runAsNonRoot", f"must be true: {_RESTRICTED}")
     if (spec.get("os") or {}).get("name") == "windows":
-        return  # the other fields cannot be set there
+        return  # the other fields cannot be set for Windows
     if context.get("allowPrivilegeEscalation") is not False:
         yield Refused(f"{field}.allowPrivilegeEscalation", f"must be false: {_RESTRICTED}")
     capabilities: Json = context.get("capabilities") or {}

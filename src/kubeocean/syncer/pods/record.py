@@ -45,14 +45,14 @@ class PodProblem(Enum):
 
 @dataclass(slots=True)
 class PodRecord:
-    """The memory of one virtual pod."""
+    """The syncer's memory of one virtual pod between reconciles."""
 
     key: Key
-    admitted: bool = False  # the pod fits its node; this is decided once
+    admitted: bool = False  # the pod fits its node, which is decided once
     may_be_outdated: bool = False  # the cached pod is old enough to have been deleted since
     had_physical: bool = False  # a physical pod was created or seen
     physical_left: bool = False  # a physical pod left the cache
-    last_physical: PhysicalPod | None = None  # as it left, unless its end was reported before
+    last_physical: PhysicalPod | None = None  # as it left the cache, if its end was not reported
     removed: bool = False  # we deleted the virtual pod for good
     removal_seen_s: float | None = None  # since when only its removal is missing
     revision: int = 0  # counts the changes outside both pods that concern them
@@ -68,15 +68,15 @@ class PodRecord:
     # Versions that need no work
 
     def is_own_write(self, vpod: VirtualPod) -> bool:
-        """Whether this version is the result of our own patch, and nothing was left to do then."""
+        """Whether this version of the virtual pod is our last patch, with nothing left to do."""
         return self.synced is not None and self.synced[0] == vpod.resource_version
 
     def has_shown(self, ppod: PhysicalPod) -> bool:
-        """Whether the virtual pod shows this version of the physical pod."""
+        """Whether the virtual pod shows the status of this version of the physical pod."""
         return self.synced is not None and self.synced[1] == ppod.resource_version
 
     def unsettle(self) -> None:
-        """Compare both pods again, because something changed that is in neither of them.
+        """Compare both pods again at the next reconcile, because another object changed.
 
         Changes that were refused are tried again: the binding may allow them now.
         """
@@ -87,7 +87,7 @@ class PodRecord:
             self.applied = None
 
     def settle(self, versions: _Versions, *, revision: int) -> None:
-        """Note that nothing is left to write, unless `unsettle` was called since `revision`."""
+        """Record that these versions are synced, unless `unsettle` was called since `revision`."""
         if revision == self.revision:
             self.synced = versions
 
@@ -102,7 +102,8 @@ class PodRecord:
     def is_end_certain(self) -> bool:
         """Whether the physical pod is known to have ended.
 
-        A pod that left the cache while it ran may have lost only the label that the cache selects.
+        A pod that left the cache while it ran may only have lost the label that the cache selects
+        by.
         """
         last = self.last_physical
         return self.physical_left and (last is None or last.finished)
@@ -114,23 +115,23 @@ class PodRecord:
         return self.retry_at_s is not None
 
     def retry_in_s(self, now_s: float) -> float:
-        """Seconds until the next attempt is due."""
+        """Return the seconds until the next attempt at a failed step is due."""
         return 0.0 if self.retry_at_s is None else max(0.0, self.retry_at_s - now_s)
 
     def put_off(self, now_s: float, *, at_most_s: float = LONGEST_RETRY_S) -> float:
-        """Wait twice as long as the last time, from `FIRST_RETRY_S`; return for how long."""
+        """Schedule the next retry, after twice the last delay; return the delay in seconds."""
         delay_s = min(self.next_retry_s, at_most_s)
         self.retry_at_s = now_s + delay_s
         self.next_retry_s = min(delay_s * 2, LONGEST_RETRY_S)
         return delay_s
 
     def retry_now(self) -> None:
-        """End the wait, but not its growth: a cause of the failure may have gone."""
+        """Make the retry due now; the next delay still grows if the step fails again."""
         if self.retry_at_s is not None:
             self.retry_at_s = 0.0
 
     def clear_retry(self) -> None:
-        """Forget the failures: the step succeeded."""
+        """Forget the failures of a step that succeeded, and their growing delay."""
         self.retry_at_s = None
         self.next_retry_s = FIRST_RETRY_S
 
@@ -142,29 +143,29 @@ class PodRecord:
         return "; ".join(self.problems.values())[:LONGEST_MESSAGE]
 
     def clear_problem(self, problem: PodProblem) -> None:
-        """Forget a problem; with the last one the wait for a retry ends."""
+        """Forget a problem; with the last problem, the retry is cancelled."""
         if self.problems.pop(problem, None) is not None and not self.problems:
             self.clear_retry()
 
 
 @dataclass(slots=True)
 class PhysicalPodRecord:
-    """The memory of one physical pod."""
+    """The syncer's memory of one physical pod between reconciles."""
 
     created_at_s: float | None = None  # until its first status was reported
     unscheduled_since_s: float | None = None
-    recheck_s: float | None = None  # the next wait of a stray that turned out to be none
+    recheck_s: float | None = None  # the next wait, for a pod that was no stray when read
     deletion_requested: bool = False
     deletion_grace_s: int | None = None  # of the last request
 
     def unscheduled_for_s(self, now_s: float) -> float:
-        """For how many seconds the pod has been seen without a node."""
+        """Return for how many seconds the physical pod has been seen without a node."""
         if self.unscheduled_since_s is None:
             self.unscheduled_since_s = now_s
         return now_s - self.unscheduled_since_s
 
     def was_deleted_with(self, grace_s: int | None) -> bool:
-        """Whether this deletion was requested already."""
+        """Whether a deletion with this grace period was requested already."""
         return self.deletion_requested and self.deletion_grace_s == grace_s
 
 
@@ -179,10 +180,10 @@ class PodRecords:
         return len(self._virtual) + len(self._physical)
 
     def of(self, vpod: VirtualPod) -> PodRecord:
-        """The record of a virtual pod that is in the cache.
+        """Return the record of a virtual pod that is in the cache.
 
         Call without an await since the pod was read: a reconcile keeps the record that it began
-        with, and what it notes after the pod has gone is dropped with it.
+        with, and notes made after the pod has left the cache are dropped together with the record.
         """
         record = self._virtual.get(vpod.uid)
         if record is None:
@@ -194,7 +195,7 @@ class PodRecords:
         return record is not None and record.admitted
 
     def waiting(self) -> Iterator[PodRecord]:
-        """The records of the virtual pods that wait for a retry."""
+        """Return the records of the virtual pods that wait for a retry."""
         return (record for record in list(self._virtual.values()) if record.is_waiting)
 
     def forget(self, vpod: VirtualPod) -> None:
@@ -202,7 +203,7 @@ class PodRecords:
         self._virtual.pop(vpod.uid, None)
 
     def physical(self, ppod: PhysicalPod) -> PhysicalPodRecord:
-        """The record of a physical pod."""
+        """Return the record of a physical pod, created at the first call."""
         return self._physical.setdefault(ppod.uid, PhysicalPodRecord())
 
     def forget_physical(self, ppod: PhysicalPod) -> None:

@@ -48,7 +48,7 @@ _TOKEN_LIFE_S: Final = 3600  # the default of API servers
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """A token of the pod's service account that a volume projects.
+    """A service account token that a volume of a pod projects.
 
     `index` counts the tokens of that volume; an empty audience means that of the API server.
     """
@@ -62,7 +62,10 @@ class TokenSource:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Names in the pod's namespace; ConfigMaps and Secrets map to whether they are optional."""
+    """The names of objects in a pod's namespace that the pod refers to.
+
+    ConfigMaps and Secrets map to whether the reference is optional.
+    """
 
     config_maps: Mapping[str, bool]
     secrets: Mapping[str, bool]
@@ -79,7 +82,7 @@ class References:
 
 
 def references(pod: Json) -> References:
-    """All objects that a pod refers to."""
+    """Return all objects that a pod refers to."""
     spec: Json = pod["spec"]
     volumes: list[Json] = spec.get("volumes") or []
     containers: list[Json] = [c for kind in CONTAINERS for c in spec.get(kind) or ()]
@@ -103,12 +106,12 @@ def references(pod: Json) -> References:
 
 
 def ephemeral_claim(pod: str, volume: str) -> str:
-    """The name of the claim of a generic ephemeral volume."""
+    """Return the name of the claim of a generic ephemeral volume."""
     return f"{pod}-{volume}"
 
 
 def token_secret(source: TokenSource, pod: str, namespace: str, *, uid: str) -> str:
-    """The name of the Secret that holds a token in the worker.
+    """Return the name of the Secret that holds a token in the worker.
 
     The first token of a volume has the volume's name, as in every version. No volume is named
     `<volume>.<n>`, so the names of further tokens are unique.

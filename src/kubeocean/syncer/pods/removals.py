@@ -1,9 +1,10 @@
-"""Removals: when to delete a pod that has to go at once, and when to repeat the deletion.
+"""Removals: when to delete a pod without a grace period, and when to repeat the deletion.
 
-API servers mark a pod with a deletion timestamp before they remove it. A pod with such a mark and
-no grace left is being removed, or is kept by a finalizer, or its removal was interrupted and has to
-be requested again. Only the time since the mark was first seen shows which: the mark's own
-time is of another clock, and may be that of an earlier deletion with more grace.
+API servers mark a pod with a deletion timestamp before they remove the pod. A pod with such a mark
+and no grace period left is being removed, or is kept by a finalizer, or its removal was interrupted
+and has to be requested again. Only the time since this process first saw the mark tells these
+apart: the mark's own time is of another clock, and may be that of an earlier deletion with a longer
+grace period.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def awaits_removal(pod: Object) -> bool:
 
 
 def removal_due_in_s(pod: Object, *, seen_s: float | None, now_s: float) -> float | None:
-    """Seconds until the pod is to be deleted; None if only a finalizer keeps it.
+    """Return the seconds until a pod is to be deleted; None if only a finalizer keeps it.
 
     `seen_s` is when the pod was first seen to await its removal.
     """
@@ -37,18 +38,18 @@ def removal_due_in_s(pod: Object, *, seen_s: float | None, now_s: float) -> floa
 
 
 class Removals:
-    """When to delete each of several pods."""
+    """Remembers when each pod was first seen to await its removal, and when to delete it again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen_s: dict[str, float] = {}  # by UID, of pods that await their removal
 
     def due_in_s(self, pod: Object) -> float | None:
-        """Seconds until the pod is to be deleted; None if only a finalizer keeps it."""
+        """Return the seconds until a pod is to be deleted; None if only a finalizer keeps it."""
         now_s = self._clock.monotonic()
         seen_s = self._seen_s.setdefault(pod.uid, now_s) if awaits_removal(pod) else None
         return removal_due_in_s(pod, seen_s=seen_s, now_s=now_s)
 
     def forget(self, pod: Object) -> None:
-        """Drop the memory of a pod that is gone."""
+        """Drop the memory of a pod that is removed."""
         self._seen_s.pop(pod.uid, None)

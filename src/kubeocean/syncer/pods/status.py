@@ -87,7 +87,7 @@ _UNSCHEDULABLE: Final = "Unschedulable"
 
 
 def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
-    """The patch that gives a virtual pod the status of its physical pod.
+    """Return the patch that gives a virtual pod the status of its physical pod.
 
     A virtual pod that has ended stays as it is, whatever its physical pod does afterwards. If
     networks are given (`cidrs`), addresses outside of them are not shown.
@@ -111,7 +111,7 @@ def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Jso
 
 
 def _own_containers(spec: Json, status: Json) -> Json:
-    """The statuses of those containers that are in the spec."""
+    """Return the statuses of the containers that the virtual pod's spec has."""
     own: Json = {}
     for field, kind in _CONTAINER_STATUSES.items():
         if field in status:
@@ -121,7 +121,7 @@ def _own_containers(spec: Json, status: Json) -> Json:
 
 
 def _shown_addresses(status: Json, cidrs: Sequence[str]) -> Json:
-    """The addresses of a pod and its host that are in one of the networks."""
+    """Return the addresses of a pod and its host that are within the given networks."""
     shown: Json = {}
     for one, several in _ADDRESSES:
         each = [item.get("ip", "") for item in status.get(several) or ()]
@@ -141,14 +141,17 @@ def _is_inside(ip: str, cidrs: Sequence[str]) -> bool:
 
 
 def without_refused(status: Json, error: ApiError) -> Json:
-    """The patch of a status without the fields that the API server named in its refusal."""
+    """Return a status patch without the fields that the API server named in its refusal."""
     paths = (cause.field.split(".", 2) for cause in error.causes)
     refused = {path[1].partition("[")[0] for path in paths if path[0] == "status" and path[1:]}
     return {name: value for name, value in status.items() if name not in refused}
 
 
 def lost(vpod: Json, *, now: str) -> Json:
-    """The patch that fails a virtual pod whose physical pod disappeared; empty if it has ended."""
+    """Return the status patch that fails a virtual pod whose physical pod disappeared.
+
+    Empty if the virtual pod has ended.
+    """
     status: Json = vpod.get("status") or {}
     if status.get("phase") in FINISHED:
         return {}
@@ -165,10 +168,11 @@ def lost(vpod: Json, *, now: str) -> Json:
 
 
 def final(vpod: Json, ended: Json | None, *, now: str, cidrs: Sequence[str] | None = None) -> Json:
-    """The last status of a virtual pod that is being deleted.
+    """Return the status patch of a virtual pod that is being deleted, before its removal.
 
-    `ended` is its physical pod, if that is known to have ended. If not, a pod with finalizers is
-    lost, because the owner of a finalizer waits for the pod to end; any other pod needs no patch.
+    `ended` is the physical pod, if that is known to have ended. If not, a pod with finalizers is
+    reported as lost, because the owner of a finalizer waits for the pod to end; any other pod needs
+    no patch.
     """
     if ended is not None:
         return mirror(vpod, ended, cidrs=cidrs)
@@ -185,7 +189,7 @@ class Rejection(Protocol):
 
 
 def rejected(rejection: Rejection) -> Json:
-    """The status of a pod that its node rejects, as a kubelet sets it."""
+    """Return the status of a virtual pod that its node rejects, as a kubelet sets it."""
     return {
         "phase": "Failed",
         "reason": rejection.reason,
@@ -194,7 +198,7 @@ def rejected(rejection: Rejection) -> Json:
 
 
 def with_disruption(vpod: Json, status: Json, *, now: str) -> Json:
-    """The status with the condition by which a Job does not count the failure as its own."""
+    """Return the status with the condition DisruptionTarget, by which a Job ignores the failure."""
     conditions = status.get("conditions") or _conditions(vpod.get("status") or {})
     if any((c["type"], c["status"]) == (_DISRUPTION, "True") for c in conditions):
         return status | {"conditions": conditions}
@@ -210,13 +214,13 @@ def with_disruption(vpod: Json, status: Json, *, now: str) -> Json:
 
 
 def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:
-    """The condition that says why there is no physical pod."""
+    """Return the status patch with the condition that says why there is no physical pod."""
     condition = {"type": POD_CREATED, "status": "False", "reason": reason, "message": message}
     return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
 
 
 def not_expected(vpod: Json, message: str, *, now: str) -> Json:
-    """The condition of a pod that is not meant to run in the worker."""
+    """Return the status patch with the condition of a pod that is not meant to run in workers."""
     condition = {
         "type": POD_EXPECTED,
         "status": "False",
@@ -227,7 +231,7 @@ def not_expected(vpod: Json, message: str, *, now: str) -> Json:
 
 
 def not_synced(vpod: Json, message: str, *, now: str) -> Json:
-    """The condition that says which changes of a virtual pod could not be applied.
+    """Return the status patch with the condition about problems of a virtual pod that runs.
 
     Without a message the condition is removed.
     """
@@ -257,7 +261,7 @@ def gates(vpod: Json, ppod: Json) -> list[Json]:
 
 
 def waits_for_node(ppod: Json) -> str | None:
-    """The scheduler's message about a physical pod that it has no node for; None otherwise."""
+    """Return the worker scheduler's message about an unschedulable physical pod; else None."""
     if ppod["spec"].get("nodeName"):
         return None
     scheduled = _by_type(_conditions(ppod.get("status") or {})).get(_SCHEDULED, {})
@@ -265,7 +269,7 @@ def waits_for_node(ppod: Json) -> str | None:
 
 
 def merge_diff(current: Json, wanted: Json) -> Json:
-    """The JSON merge patch from one document to another."""
+    """Return the JSON merge patch from one document to another."""
     patch: Json = {
         name: None for name in current if current[name] is not None and name not in wanted
     }
@@ -280,7 +284,7 @@ def merge_diff(current: Json, wanted: Json) -> Json:
 
 
 def _merge(virtual: list[Json], physical: list[Json]) -> list[Json]:
-    """The conditions of a virtual pod: its own first, in their order."""
+    """Return the conditions of a virtual pod, merged with those of its physical pod."""
     others = _by_type(physical)
     merged: list[Json] = []
     for condition in virtual:
@@ -296,7 +300,7 @@ def _merge(virtual: list[Json], physical: list[Json]) -> list[Json]:
 
 
 def _later(virtual: Json, physical: Json | None) -> Json:
-    """The condition that changed last; if in doubt the virtual pod's, which users see."""
+    """Return the condition that changed last; in doubt the virtual pod's, which users see."""
     if physical is None:
         return virtual
     since = [each.get("lastTransitionTime") or "" for each in (virtual, physical)]
@@ -304,7 +308,7 @@ def _later(virtual: Json, physical: Json | None) -> Json:
 
 
 def _with_condition(conditions: list[Json], condition: Json, now: str) -> Json:
-    """The patch that sets a condition; empty if it is set already."""
+    """Return the status patch that sets a condition; empty if it is set already."""
     before = next((c for c in conditions if c["type"] == condition["type"]), None)
     if before is not None and condition.items() <= before.items():
         return {}
@@ -321,7 +325,7 @@ def _not_ready(condition: Json, now: str) -> Json:
 
 
 def _conditions(status: Json) -> list[Json]:
-    """Conditions without empty fields and generations, so that equal ones compare equal."""
+    """Return the conditions of a status without empty fields and generations, for comparison."""
     return [
         {k: v for k, v in each.items() if v is not None and k != "observedGeneration"}
         for each in status.get("conditions") or ()

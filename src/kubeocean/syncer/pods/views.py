@@ -2,7 +2,7 @@
 
 A view holds the fields that decisions are made from; the whole pod is in its raw bytes. A virtual
 pod is bound to a virtual node of this binding. A physical pod runs for a virtual pod in the worker,
-and has annotations that name it.
+and has annotations that name the virtual pod.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _PhysicalSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PhysicalPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A pod of the worker cluster that a Kubeocean created."""
+    """A pod of the worker cluster that Kubeocean created, for this or another binding."""
 
     spec: _PhysicalSpec = msgspec.field(default_factory=_PhysicalSpec)
     status: _Status = msgspec.field(default_factory=_Status)
@@ -83,15 +83,15 @@ PHYSICAL_PODS: Final = Resource("", "v1", "pods", "Pod", True, PhysicalPod)
 
 
 def bound_pods(domain: Domain) -> str:
-    """The field selector of pods that are bound to a node, without reservations of host ports.
+    """Return the field selector of bound pods, without reservations of host ports.
 
-    Reservations are known by their namespace: a label can be set by the owner of any pod.
+    Reservations are excluded by their namespace: a label can be set by the owner of any pod.
     """
     return f"spec.nodeName!=,metadata.namespace!={domain.host_port_namespace}"
 
 
 def virtual_key(pod: PhysicalPod, domain: Domain) -> Key:
-    """The virtual pod that a physical pod's annotations name; empty names if they are missing."""
+    """Return the virtual pod that a physical pod's annotations name; empty names if none."""
     annotations = pod.annotations
     return Key(
         annotations.get(domain.virtual_pod_namespace, ""),

@@ -26,7 +26,7 @@ class VirtualPods:
         self._clusters = clusters
 
     async def get(self, key: Key) -> VirtualPod | None:
-        """Read a virtual pod from the server; None if there is none."""
+        """Read a virtual pod from the API server; None if it does not exist."""
         try:
             return await self._clusters.computing.get(
                 VIRTUAL_PODS, key.name, key.namespace, keep_raw=True
@@ -39,7 +39,7 @@ class VirtualPods:
     async def patch_status(
         self, vpod: VirtualPod, status: Json, metadata: Json | None = None
     ) -> VirtualPod | None:
-        """Patch the status and metadata of this version of a virtual pod; None if it is gone."""
+        """Patch status and metadata of this version of a virtual pod; None if the pod is gone."""
         precondition = {"uid": vpod.uid, "resourceVersion": vpod.resource_version}
         body: Json = {"metadata": (metadata or {}) | precondition}
         if status:
@@ -56,11 +56,11 @@ class VirtualPods:
     async def show(
         self, vpod: VirtualPod, status: Json, metadata: Json
     ) -> tuple[VirtualPod | None, str]:
-        """Patch as much of a status and metadata as the server accepts.
+        """Patch as much of a virtual pod's status and metadata as the API server accepts.
 
-        Returns the pod, None if it is gone, and the server's message if it refused a part: fields
-        of the status that the server names are left out, else all metadata except the name of the
-        physical pod.
+        Return the pod, or None if the pod is gone, and the server's message if it refused a part:
+        fields of the status that the server names are left out, else all metadata except the name
+        of the physical pod.
         """
         synced_at = {self._clusters.domain.last_sync_time: self._clusters.now_text()}
         dated = metadata | {"annotations": metadata.get("annotations", {}) | synced_at}
@@ -74,7 +74,7 @@ class VirtualPods:
             return await self.patch_status(vpod, accepted, metadata), str(error)
 
     async def remove(self, vpod: VirtualPod) -> None:
-        """Delete a virtual pod without grace, as a kubelet does when its containers have ended."""
+        """Delete a virtual pod without grace period, as a kubelet does at the end of a pod."""
         with suppress(NotFound, Conflict):
             await self._clusters.computing.delete(
                 VIRTUAL_PODS, vpod.name, vpod.namespace, uid=vpod.uid, grace_s=0

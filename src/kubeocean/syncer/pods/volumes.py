@@ -1,4 +1,4 @@
-"""Volumes of a physical pod: the same files, from copies.
+"""Volumes of a physical pod: the same files as in the computing cluster, from copies.
 
 Each object of the pod's namespace that a volume names is replaced by its copy. Tokens are issued by
 the computing cluster and copied in Secrets; the claim of a generic ephemeral volume is copied as
@@ -21,19 +21,22 @@ TOKEN_KEY: Final = "token"  # noqa: S105 - the key of a token in its Secret
 
 
 def volume_problems(pod: Json) -> Iterator[Refused]:
-    """The volume sources that cannot be provided in a worker; `translate_volumes` expects none."""
+    """Yield the volume sources of a pod that a worker cannot provide."""
     for i, volume in enumerate(pod["spec"].get("volumes") or ()):
         for j, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
             yield from _source_problems(pod, source, f"spec.volumes[{i}].projected.sources[{j}]")
 
 
 def translate_volumes(pod: Json, context: Context) -> list[Json]:
-    """All volumes of a pod, as its physical pod has them."""
+    """Return the volumes of the physical pod; `volume_problems` must have found none."""
     return [_volume(pod, context, volume) for volume in pod["spec"].get("volumes") or ()]
 
 
 def _source_problems(pod: Json, source: Json, field: str) -> Iterator[Refused]:
-    """Sources of certificates, which differ between the clusters, and of tokens without account."""
+    """Yield the sources of certificates, and of tokens if the pod has no service account.
+
+    Certificates of the two clusters differ.
+    """
     if "podCertificate" in source:
         message = "certificates of pods are issued by the cluster that runs them; not supported"
         yield Refused(f"{field}.podCertificate", message)
@@ -67,7 +70,10 @@ def _volume(pod: Json, context: Context, volume: Json) -> Json:
 
 
 def _secret(named: str | Json, context: Context) -> str | Json:
-    """The copy of a Secret that is named by a string, or by an object whose name may be empty."""
+    """Return the reference of a volume to a Secret, with the name of the Secret's copy.
+
+    The reference is a string, or an object whose name may be empty.
+    """
     if isinstance(named, str):
         return context.names.secret(named)
     return named | {"name": context.names.secret(named["name"])} if named.get("name") else named
@@ -89,7 +95,7 @@ def _projected(context: Context, volume: str, projected: Json) -> Json:
 
 
 def _without_hidden(sources: list[Json]) -> list[Json]:
-    """Projected sources without the files that a later source overwrites.
+    """Return projected sources without the files that a later source overwrites.
 
     An API server lets a token overwrite a file. In the worker the token is in a Secret, and of
     Secrets and ConfigMaps the server accepts no path twice.

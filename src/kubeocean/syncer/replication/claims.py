@@ -2,14 +2,15 @@
 
 The copy of a volume names the copy of its claim before that claim exists, so that the worker binds
 these two to each other, whatever their classes and sizes, and no other claim can take the volume.
-The copy of a claim therefore begins unbound: what the computing cluster recorded of its own binding
-is not copied (a claim that claims to be bound, to a volume that does not know its UID, counts as
-lost for good). The copy keeps the name of the storage class, which decides in the worker whether
-the claim may grow; a claim without a class says so, because the worker would set its default class.
+The copy of a claim therefore begins unbound: fields in which the computing cluster recorded its own
+binding are not copied (a claim that claims to be bound, to a volume that does not know its UID,
+counts as lost for good). The copy keeps the name of the storage class, which decides in the worker
+whether the claim may grow; the copy of a claim without a class has an empty class name, because the
+worker would set its default class.
 
-When a claim grows, the computing cluster enlarges the volume and a kubelet of the worker its file
-system. The kubelet writes to the copy that the file system is to be enlarged, cannot be, or is, and
-the syncer writes that to the claim: no more than Kubernetes lets a kubelet write to a claim.
+When a claim grows, the computing cluster enlarges the volume and a kubelet of the worker enlarges
+its file system. The kubelet writes the progress of that to the copy, and the syncer writes the
+progress to the claim: no more than Kubernetes lets a kubelet write to a claim.
 
 Claims are replicated after their volumes, and volumes after their Secrets. They are deleted in the
 opposite order, each when the one before it is gone from the worker.
@@ -60,13 +61,13 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """A claim that has no volume yet, or has lost it; its phase."""
+    """The phase of a claim that has no volume yet, or has lost its volume."""
 
     phase: str
 
 
 def volume_of(content: Json) -> str | Unbound:
-    """Return the name of the volume that a claim is bound to."""
+    """Return the name of the volume that a claim is bound to, or its phase as `Unbound`."""
     phase = (content.get("status") or {}).get("phase") or _PENDING
     volume: str = (content.get("spec") or {}).get("volumeName") or ""
     return volume if volume and phase == _BOUND else Unbound(phase)
@@ -81,7 +82,7 @@ def translate(content: Json, *, volume: str) -> Json:
 
 
 def expanded_status(content: Json, copy: Copy) -> Json:
-    """Return the change of a claim's status after what a kubelet wrote to its copy.
+    """Return the change of a claim's status that follows from the status of its copy.
 
     While the file system is smaller than requested, the conditions of its expansion are those of
     the copy; when it is enlarged, they end. Empty if nothing changed, or if the worker reports more
@@ -105,7 +106,7 @@ def expanded_status(content: Json, copy: Copy) -> Json:
 
 
 def _resize_state(status: Json, copy: Copy) -> Json:
-    """Return the change of a claim's status by which it shows how far a kubelet has come.
+    """Return the change of a claim's status that shows a kubelet's progress in resizing.
 
     Controllers of the computing cluster write `FileSystemResizePending`, too, so that condition
     stays when the copy lacks it. Only kubelets write `NodeResizeError`.
@@ -141,7 +142,7 @@ def _condition(condition: Json) -> Json:
 
 
 def _is_same(own: Json, theirs: Json) -> bool:
-    """Whether two conditions say the same; their times may differ."""
+    """Whether two conditions are equal except for their times."""
     fields = ("type", "status", "reason", "message")
     return all((own.get(field) or "") == (theirs.get(field) or "") for field in fields)
 
@@ -190,7 +191,7 @@ CLAIMS: Final = ReplicatedKind(
 
 
 class ClaimRules(Rules):
-    """Claims need their volumes, and the worker's binder."""
+    """Rules for replicating claims, which need their volumes and the worker's volume binder."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class ClaimRules(Rules):
         return self._names.get(key) or super().copy_name(key)
 
     def fits(self, source: Source, copy: Copy) -> bool:
-        """Whether pods may still use the volume of a claim, which was replicated long ago."""
+        """Whether pods may still use the volume of a claim, by the binding's present privileges."""
         binding = self.clusters.binding
         if binding is None or privileges_of(binding).host_path:
             return True
@@ -245,7 +246,7 @@ class ClaimRules(Rules):
         return translate(content, volume=copy)
 
     async def _until_available(self, volume: str) -> None:
-        """Wait for at most `BINDER_S` until the worker's binder has given a volume a phase.
+        """Wait at most `BINDER_S` until the worker's binder has set the phase of a volume.
 
         A binder that sees a claim before the volume that the claim names retries after 15 s only.
         """
@@ -261,7 +262,7 @@ class ClaimRules(Rules):
             self._available.pop(volume, None)
 
     async def report(self, source: Source, copy: Copy) -> None:
-        """Show the phase of a copy on its claim, and how far the expansion of its volume is."""
+        """Write the phase of a copy, and the progress of its volume's expansion, to its claim."""
         claim = await self.replicator.report_phase(source, copy)
         status = expanded_status(source.content(), copy)
         if claim is None or not status:
@@ -280,10 +281,11 @@ class ClaimRules(Rules):
         _log.info("Reported expansion of claim", claim=str(source.key), status=status)
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
-        """Touch a claim that the worker's binder has left pending, so that it retries at once.
+        """Return an annotation that touches a claim's copy that the worker's binder left pending.
 
-        Binding takes the binder several writes, in which two of its own parts may conflict; the
-        binder then leaves the volume bound and the claim pending, for 15 s.
+        The touch makes the binder retry at once. Binding takes the binder several writes, in which
+        two of its own parts may conflict; the binder then leaves the volume bound and the claim
+        pending, for 15 s.
         """
         since = self._bound_at.get(copy.spec.volume_name)
         if copy.status.phase != _PENDING or since is None:

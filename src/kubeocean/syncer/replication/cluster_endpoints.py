@@ -51,14 +51,17 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MissingAddress:
-    """Why an address that pods need is not known yet, for an event."""
+    """The reason, for an event, why an address that pods need is not known yet."""
 
     service: Key
     message: str
 
 
 class ClusterEndpoints:
-    """The addresses and Services for the pods of one worker; `resolver` resolves host names."""
+    """The computing cluster's addresses and Services for pods in one worker.
+
+    `resolver` resolves host names.
+    """
 
     def __init__(
         self, clusters: Clusters, given: Given | None = None, *, resolver: Resolver | None = None
@@ -90,18 +93,18 @@ class ClusterEndpoints:
 
     @property
     def synced(self) -> bool:
-        """Whether all Services are known; a pod that starts earlier misses variables for ever."""
+        """Whether all Services are cached; a pod created earlier would lack variables for ever."""
         return self.services_cache.has_synced
 
     @property
     def server(self) -> Endpoint | None:
-        """The API server of the computing cluster."""
+        """The address of the computing cluster's API server."""
         server = self._server
         return Endpoint(server.address, server.port) if server.address else None
 
     @property
     def dns(self) -> str | None:
-        """The DNS server of the computing cluster."""
+        """The address of the computing cluster's DNS server."""
         return self._dns.address or None
 
     @property
@@ -110,7 +113,7 @@ class ClusterEndpoints:
 
     @property
     def privileges(self) -> Privileges:
-        """The privileges of pods on their nodes."""
+        """The privileges on the worker's nodes that the binding allows pods to request."""
         return privileges_of(self.clusters.binding)
 
     def services(self, namespace: str) -> Sequence[ServiceEnv]:
@@ -127,7 +130,10 @@ class ClusterEndpoints:
         )
 
     def lacking(self, *, dns: bool) -> MissingAddress | None:
-        """Return the first address that is not known: of the API server, and of the DNS if used."""
+        """Return why the API server's address, or with `dns` the DNS server's, is not known.
+
+        None if all are known.
+        """
         needed = self._addresses if dns else (self._server,)
         missing = (address.missing() for address in needed)
         return next((each for each in missing if each is not None), None)
@@ -137,7 +143,7 @@ class ClusterEndpoints:
         self._handlers.append(handler)
 
     def use_copies(self, address_of: Callable[[Key], str]) -> None:
-        """Set the function that returns the address of a Service's copy; empty if there is none."""
+        """Set the function that returns the address of a Service's copy, or an empty text."""
         self._copy_address = address_of
 
     def _service_changed(self, old: ServiceView | None, new: ServiceView | None) -> None:
@@ -207,7 +213,7 @@ class _ServiceAddress:
         return bool(self.host_name) and not self.address
 
     def is_of(self, service: Key) -> bool:
-        """Whether the address is that of a Service, and not given by a flag."""
+        """Whether the address is taken from this Service, and not given by a flag."""
         return self._given is None and service == self.service
 
     def missing(self) -> MissingAddress | None:
@@ -217,7 +223,7 @@ class _ServiceAddress:
         return MissingAddress(self.service, f"{self._problem}{hint}")
 
     def read(self, service: ServiceView | None) -> bool:
-        """Set the address from the Service; whether the address or the port has changed."""
+        """Set the address from the Service; return whether the address or the port changed."""
         before = self.address, self.port
         if service is None:
             self._unset("does not exist")
@@ -230,7 +236,7 @@ class _ServiceAddress:
         return (self.address, self.port) != before
 
     def set_resolved(self, name: str, addresses: Sequence[str]) -> bool:
-        """Set the address from the results for a name; whether it has changed."""
+        """Set the address from the results for a host name; return whether it changed."""
         if name != self.host_name or self.address in addresses:
             return False  # the Service has changed meanwhile, or the address is still good
         if not addresses:
@@ -240,7 +246,7 @@ class _ServiceAddress:
         return True
 
     def set_failed(self, name: str, error: str) -> None:
-        """Record that a name cannot be resolved; a known address stays."""
+        """Record that a host name cannot be resolved; a known address stays."""
         if name == self.host_name:
             self._problem = f"{self._origin} names {name}, which cannot be looked up: {error}"
 
@@ -258,7 +264,7 @@ class _ServiceAddress:
 
 
 async def resolve(name: str) -> Sequence[str]:
-    """Return the addresses of a name, as this machine resolves it: IPv4 first, sorted.
+    """Return the addresses of a host name, as this machine resolves it: IPv4 first, sorted.
 
     :raises OSError: the name cannot be resolved.
     """

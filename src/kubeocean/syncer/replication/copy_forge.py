@@ -1,9 +1,9 @@
 """Builds and compares the copies of objects that pods refer to.
 
 A copy has the labels and annotations of its source, the labels that prove which binding owns it,
-and the content of its kind. Metadata that others add to a copy stays: the copy itself records which
-keys the syncer wrote, in the annotation `expected-metadata`. When a source is deleted and created
-again, the copy of the old one becomes the copy of the new one.
+and the content of its kind. Metadata that others add to a copy stays: the annotation
+`expected-metadata` of the copy records which keys the syncer wrote. When a source is deleted and
+created again, the copy of the old source becomes the copy of the new one.
 
 The cache keeps only digests of the content of a copy: enough to detect a difference, and no second
 place for secret data.
@@ -74,7 +74,7 @@ class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A copy in the worker cluster."""
+    """A copy of a source, in the worker cluster."""
 
     immutable: bool | None = None
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -89,7 +89,7 @@ class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PodReference:
-    """The name of an object in a pod, and how much the pod depends on it."""
+    """The name of an object that a pod refers to, and how much the pod depends on the object."""
 
     name: str
     optional: bool = False  # the pod starts if the object does not exist
@@ -133,7 +133,7 @@ class ReplicatedKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyContext:
-    """Everything that a copy is built from."""
+    """Everything that a copy of a source is built from."""
 
     kind: ReplicatedKind
     source: Source
@@ -146,7 +146,7 @@ class CopyContext:
 
 
 def forge(context: CopyContext) -> Json:
-    """Return the copy as it is created."""
+    """Return the manifest of a new copy."""
     labels, annotations = _metadata(context)
     metadata: Json = {"name": context.name, "labels": labels, "annotations": annotations}
     if context.namespace:
@@ -161,7 +161,7 @@ def forge(context: CopyContext) -> Json:
 
 
 def changes(copy: Copy, context: CopyContext) -> Json:
-    """Return the fields to set, by JSON pointer; empty if the copy is as it should be."""
+    """Return the fields of a copy to set, by JSON pointer; empty if nothing differs."""
     labels, annotations = merged(copy, *_metadata(context), context.domain)
     change: Json = {}
     if labels != copy.labels:
@@ -173,7 +173,7 @@ def changes(copy: Copy, context: CopyContext) -> Json:
 
 
 def patch(copy: Object, change: Json) -> JsonPatch:
-    """Return a patch that applies to this version of an object and replaces maps as a whole."""
+    """Return a JSON patch for this version of an object, which replaces maps as a whole."""
     version = {"/metadata/uid": copy.uid, "/metadata/resourceVersion": copy.resource_version}
     return JsonPatch(
         [{"op": "add", "path": path, "value": value} for path, value in (version | change).items()]
@@ -183,7 +183,7 @@ def patch(copy: Object, change: Json) -> JsonPatch:
 def must_be_replaced(copy: Copy, context: CopyContext, *, stale: bool) -> bool:
     """Whether a copy must be deleted and created again, because a patch cannot update it.
 
-    `stale` means that it is the copy of an earlier source with the same name.
+    `stale` means that the copy is that of an earlier source with the same name.
     """
     kind, content = context.kind, context.content
     if copy.immutable and _digest(kind.synced_fields(content)) != copy.synced_digest:
@@ -192,7 +192,7 @@ def must_be_replaced(copy: Copy, context: CopyContext, *, stale: bool) -> bool:
 
 
 def digested(copy: Copy, kind: ReplicatedKind) -> Copy:
-    """Replace the bytes of a copy with digests."""
+    """Return a copy with digests in place of its raw bytes."""
     content = copy.content()
     synced, immutable = kind.synced_fields(content), kind.immutable_fields(content)
     msgspec.structs.force_setattr(copy, "synced_digest", _digest(synced))
@@ -202,7 +202,7 @@ def digested(copy: Copy, kind: ReplicatedKind) -> Copy:
 
 
 def content_digest(context: CopyContext) -> str:
-    """Return the digest of the fields that follow the source, as `digested` makes it of a copy."""
+    """Return the digest of a source's synced fields, to compare with that of its copy."""
     return _digest(context.kind.synced_fields(context.content))
 
 

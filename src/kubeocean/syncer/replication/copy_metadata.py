@@ -1,8 +1,9 @@
 """Labels and annotations of copies, which the syncer shares with others.
 
-A copy has the metadata of its source, except what is Kubeocean's own, and metadata of the syncer.
-The annotation `expected-metadata` records what the syncer wrote: metadata that others add to a copy
-stays, and metadata that the syncer wrote and that is not expected any more is removed.
+A copy has the metadata of its source, except Kubeocean's own labels and annotations there, and
+metadata of the syncer. The annotation `expected-metadata` records the metadata that the syncer
+wrote: metadata that others add to a copy stays, and metadata that the syncer wrote and does not
+expect any more is removed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kubeocean.syncer.nodes.metadata import Expected, merge
 
 __all__ = ["copied_annotations", "copied_labels", "merged", "recorded"]
 
-# Is for users of the source, and repeats all that a Secret contains.
+# This annotation of kubectl repeats the whole content of a Secret.
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -39,7 +40,7 @@ def copied_annotations(
 def recorded(
     labels: Mapping[str, str], annotations: Mapping[str, str], domain: Domain
 ) -> dict[str, str]:
-    """Return the annotations, and one more that records all labels and annotations as written."""
+    """Return the annotations with `expected-metadata`, which records labels and annotations."""
     return {**annotations, domain.expected_metadata: Expected(labels, annotations).encode()}
 
 

@@ -1,4 +1,4 @@
-"""Provides everything that a pod needs in the worker besides itself.
+"""Provides the objects besides itself that a pod needs in the worker: copies and tokens.
 
 `prepare` runs before the physical pod is created, and replicates the objects that a pod refers to.
 `attach` runs after that, and creates the tokens, which the physical pod owns. If an object was
@@ -30,7 +30,10 @@ __all__ = ["Dependents", "Missing"]
 
 
 class Dependents:
-    """The copies and tokens of one binding; copies stay for `linger_s` after their last use."""
+    """The copies and token Secrets of one binding.
+
+    Copies stay for `linger_s` after the last pod that refers to them.
+    """
 
     def __init__(self, clusters: Clusters, *, linger_s: float = LINGER_S) -> None:
         self.clusters = clusters
@@ -85,7 +88,7 @@ class Dependents:
         return CopyNames(names, self.tokens.names(pod, refs), env_keys)
 
     async def attach(self, pod: VirtualPod, ppod: PhysicalPod, refs: References) -> float | None:
-        """Create the tokens of a physical pod; they are renewed without a further call.
+        """Create the tokens of a physical pod, which are renewed without a further call.
 
         :raises ApiError: one of them could not be created.
         """
@@ -93,13 +96,13 @@ class Dependents:
         return None
 
     def release(self, pod_key: Key) -> None:
-        """Forget a pod that is gone, or does not run in the worker."""
+        """Forget the references of a pod that is gone, or does not run in the worker."""
         self.references.remove(pod_key)
 
     def drain(self, *, confirmed: bool = True) -> None:
-        """Delete all copies and remove all marks; token Secrets are deleted with their pods.
+        """Delete all copies and unmark all sources; token Secrets are deleted with their pods.
 
-        For a worker that is not waited for any more, `confirmed` is false: sources are unmarked.
+        With `confirmed` false, sources are unmarked without waiting for the worker.
         """
         for replicator in self.replicators.values():
             replicator.drain(confirmed=confirmed)
@@ -114,7 +117,10 @@ class Dependents:
                 yield _Need(replicator, Key(namespace, reference.name), reference)
 
     def _foreign_ephemeral_claim(self, pod: VirtualPod, refs: References) -> Missing | None:
-        """Refuse a claim that has the name of a pod's ephemeral claim and is not owned by it."""
+        """Return why an ephemeral volume's claim is refused: the pod does not own the claim.
+
+        None if the pod owns all such claims that exist.
+        """
         for name in refs.ephemeral_claims:
             key = Key(pod.namespace, name)
             claim = self.replicators[CLAIM].sources.get(key)
@@ -152,14 +158,14 @@ def _replicators(
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """A source that a pod refers to, and the replicator of its kind."""
+    """A source that a pod refers to, with the replicator of its kind."""
 
     replicator: Replicator
     key: Key
     reference: PodReference
 
     async def copy_name(self) -> str | Missing:
-        """Return the name of the copy, or what is missing if the pod cannot start without it."""
+        """Return the name of the copy, or a Missing if the pod cannot start without the copy."""
         name = await self.replicator.ensure(self.key)
         if isinstance(name, str):
             return name
@@ -170,7 +176,7 @@ class _Need:
 
 
 class _EnvKeys:
-    """The keys of the sources of one kind that containers use in `envFrom`.
+    """The keys of ConfigMaps or Secrets that containers use in `envFrom`.
 
     In the computing cluster a variable from `envFrom` takes precedence over one of a Service; for
     the same result in the worker the keys have to be known when a pod is created. They are read
@@ -184,7 +190,7 @@ class _EnvKeys:
         self._sources.on_change(self._source_changed)
 
     async def of(self, key: Key) -> frozenset[str]:
-        """Return the keys of a source; none if there is no source."""
+        """Return the keys of a source; empty if the source does not exist."""
         source = self._sources.get(key)
         if source is None and await self._sources.caught_up(key):
             source = self._sources.get(key)  # marked a moment ago

@@ -23,7 +23,7 @@ LIMIT: Final = 100
 
 
 class ExistenceWatches:
-    """Watches for objects of one kind that do not exist; `on_exists` is called when one does."""
+    """Watches for objects of one kind that do not exist; calls `on_exists` when one is created."""
 
     def __init__(
         self, clusters: Clusters, resource: Resource[Source], on_exists: Callable[[Key], None]
@@ -38,7 +38,7 @@ class ExistenceWatches:
         return len(self._keys)
 
     def add(self, key: Key) -> bool:
-        """Watch for an object; False if too many others are watched for."""
+        """Watch for an object to exist; False if too many objects are watched already."""
         if key not in self._keys:
             if len(self._keys) >= LIMIT:
                 return False
@@ -47,7 +47,7 @@ class ExistenceWatches:
         return True
 
     def remove(self, key: Key) -> None:
-        """Stop watching for an object."""
+        """Stop watching for an object to exist."""
         if key in self._keys:
             self._keys.discard(key)
             self._changed.set()

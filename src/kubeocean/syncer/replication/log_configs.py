@@ -1,17 +1,17 @@
 """Replicates LogConfigs, the configuration of log agents that collect the logs of pods.
 
 In the worker all pods are in one namespace, and labels name the virtual namespace and the workload
-of each. So what a LogConfig selects by namespace or workload, its copy selects by those labels. A
-LogConfig that names workloads has one copy for each namespace and kind among them, always in the
-same order. Every copy is confined to the mount namespace and to pods of this computing cluster,
-whatever its source selects: the worker's other logs belong to its owner. Files of nodes are refused
-for the same reason. Everything else is copied as it is.
+of each. So a LogConfig that selects by namespace or workload has a copy that selects by those
+labels. A LogConfig that names workloads has one copy for each namespace and kind among them, always
+in the same order. Every copy is confined to the mount namespace and to pods of this computing
+cluster, whatever its source selects: the worker's other logs belong to its owner. Files of nodes
+are refused for the same reason. All other fields are copied as they are.
 
 LogConfigs are replicated only where both clusters serve the kind, which is checked at the start and
 periodically; elsewhere nothing is watched. The key is a LogConfig of the computing cluster. Its
-copies are updated in place, and are deleted with it or when they are not needed any more; before
-that the source is read from the server. The syncer never adds a finalizer to a source, and removes
-the one that an earlier implementation added.
+copies are updated in place, and are deleted with their source or when they are not needed any more;
+before that the source is read from the server. The syncer never adds a finalizer to a source, and
+removes the one that an earlier implementation added.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogConfigContext:
 
 
 def forge(context: LogConfigContext) -> dict[str, Json]:
-    """Return all copies as they are created, by name."""
+    """Return the manifests of all copies of a LogConfig, by name."""
     source = context.source
     spec: Json = source.content().get("spec") or {}
     groups = _groups(spec)
@@ -108,12 +108,12 @@ def problem_of(source: Untyped) -> str:
 
 
 def second_name(name: str, ids: Ids) -> str:
-    """Return the name of a copy where a foreign object has its first name."""
+    """Return the name of a LogConfig's copy if a foreign object has the copy's first name."""
     return naming.second_physical_name(name, uid=f"{ids.computing_id}/{ids.binding}")
 
 
 def updated(copy: Untyped, body: Json, domain: Domain) -> Json | None:
-    """Return the copy with the content of `body`, to be written back; None if it is equal."""
+    """Return a copy with the content of `body`, to be written back; None if nothing differs."""
     content, metadata = copy.content(), body["metadata"]
     labels, annotations = merged(copy, metadata["labels"], metadata["annotations"], domain)
     same = labels == copy.labels and annotations == copy.annotations
@@ -137,7 +137,8 @@ def is_copy_of(copy: Object, source: str, *, ids: Ids, domain: Domain) -> bool:
 def is_legacy_copy_of(copy: Object, source: str, *, ids: Ids, domain: Domain) -> bool:
     """Whether the earlier implementation created a copy for this worker and this LogConfig.
 
-    Its labels prove no more than that: the caller must know that the LogConfig exists.
+    The labels of such a copy prove no more than that: the caller must know that the LogConfig
+    exists.
     """
     labels = copy.labels
     marks = (domain.cluster_binding, domain.computing_cluster_id)
@@ -174,7 +175,7 @@ def _copy(context: LogConfigContext, name: str, spec: Json) -> Json:
     }
 
 
-# What a LogConfig selects
+# The selection of pods by a LogConfig
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -187,7 +188,7 @@ class _Group:
 
 
 def _groups(spec: Json) -> list[_Group]:
-    """Return the workloads of which stdout is collected, sorted by namespace and kind.
+    """Return the workloads whose stdout is collected, grouped and sorted by namespace and kind.
 
     A workload without a namespace, kind or name selects nothing, and is left out.
     """
@@ -229,13 +230,13 @@ def _translated(spec: Json, context: LogConfigContext) -> Json:
 
 
 def _own_pods(context: LogConfigContext) -> dict[str, str]:
-    """Return the label that the pods of this computing cluster have, and no others."""
+    """Return the label that only pods of this computing cluster have."""
     computing_id = naming.label_value(context.ids.computing_id)
     return {context.domain.computing_cluster_id: computing_id}
 
 
 def _selection(selected: Json, context: LogConfigContext) -> Json:
-    """Return the changes to the selection of pods."""
+    """Return the changes to a LogConfig's selection of pods that confine its copy."""
     domain, mount = context.domain, context.mount_namespace
     workload = selected.get("workload") or {}
     namespace = selected.get("namespace") or ""
@@ -259,7 +260,7 @@ def _selection(selected: Json, context: LogConfigContext) -> Json:
 
 
 def _with_input(spec: Json, part: str, changes: Mapping[str, object]) -> Json:
-    """Return the spec with changes in one part of its input; None removes a field."""
+    """Return a LogConfig's spec with changes in one part of its input; None removes a field."""
     detail = spec["inputDetail"]
     selected = detail.get(part) or {}
     kept = {key: value for key, value in selected.items() if key not in changes}
@@ -271,7 +272,7 @@ def _with_input(spec: Json, part: str, changes: Mapping[str, object]) -> Json:
 
 
 class LogConfigs(ReplicationLoop[Untyped, Untyped]):
-    """Replicates LogConfigs, for one binding."""
+    """Replicates the LogConfigs of the computing cluster, for one binding."""
 
     def __init__(self, clusters: Clusters) -> None:
         domain = clusters.domain
@@ -300,17 +301,17 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
 
     @property
     def on(self) -> bool:
-        """Whether both clusters serve the kind."""
+        """Whether both clusters serve LogConfigs."""
         return self._switch.on
 
     def remaining(self) -> int:
-        """Return how many copies of this binding the cache shows."""
+        """Return how many copies of LogConfigs, of this binding, the cache shows."""
         return sum(self._is_ours(copy) for copy in self.copies.items())
 
     # Whether LogConfigs are replicated at all
 
     async def run(self) -> None:
-        """Check periodically whether both clusters serve the kind, until cancelled."""
+        """Check periodically whether both clusters serve LogConfigs, until cancelled."""
         while True:
             served = await self._is_served()
             if served is not None and served != self.on:
@@ -319,7 +320,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
             await self.clusters.clock.sleep(DISCOVER_EVERY_S)
 
     async def _is_served(self) -> bool | None:
-        """Whether both clusters serve the kind; None if one of them does not answer."""
+        """Whether both clusters serve LogConfigs; None if one of them does not answer."""
         try:
             clusters = (self.clusters.computing, self.clusters.worker)
             return all([await _serves(cluster) for cluster in clusters])
@@ -342,7 +343,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
     async def reconcile(self, key: Key) -> Outcome:
         binding = self.clusters.binding
         if binding is None or not self.clusters.worker_health.answers or not self.on:
-            return Done()  # the key is enqueued again when that changes
+            return Done()  # the key is enqueued again when one of these changes
         source, copies = self.sources.get(key), self._store.of(key)
         try:
             if source is None or source.deleting or binding.deleting:
@@ -375,7 +376,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
     async def _ensure_copy(
         self, name: str, body: Json, known: Mapping[str, Untyped], source: Untyped
     ) -> str | None:
-        """Make one copy what it should be; return its first or second name, None if taken."""
+        """Create or update one copy of a LogConfig; return its name, None if both are taken."""
         names = (name, second_name(name, self.clusters.ids))
         copy = next((known[each] for each in names if each in known), None)
         if copy is not None:
@@ -413,7 +414,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         return Done()
 
     async def _remove_legacy_finalizer(self, source: Untyped) -> None:
-        """Remove the finalizer of the earlier implementation from a source."""
+        """Remove the finalizer of the earlier implementation from a LogConfig."""
         finalizers = source.metadata.finalizers or ()
         legacy = self.clusters.domain.finalizer_for(self.clusters.cluster_id)
         if legacy not in finalizers:
@@ -429,7 +430,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
             self.sources.wrote(written)
 
     async def _source_exists(self, key: Key) -> bool:
-        """Whether the server has a source that the cache does not show."""
+        """Whether the API server has a LogConfig that the cache does not show."""
         try:
             return not (await self.clusters.computing.get(LOG_CONFIGS, key.name)).deleting
         except NotFound as error:

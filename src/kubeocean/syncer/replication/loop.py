@@ -53,11 +53,11 @@ class ReplicationLoop(ABC, Generic[SourceT, CopyT]):
 
     @abstractmethod
     async def caught_up(self, key: Key) -> bool:
-        """Whether the caches are complete and show everything that was written for a source."""
+        """Whether the caches are complete and show all writes that were made for a source."""
 
     @abstractmethod
     async def reconcile(self, key: Key) -> Outcome:
-        """Make the copies of a source what they should be."""
+        """Create, update and delete the copies of a source, as they should be."""
 
     def keys(self) -> Iterator[Key]:
         """Return the keys of all sources and copies that the caches show."""
@@ -69,7 +69,7 @@ class ReplicationLoop(ABC, Generic[SourceT, CopyT]):
         return self._store.source_of(copy)
 
     def event_target(self, key: Key) -> ObjectReference | None:
-        """Return a reference to the object that events about a source regard, if it exists."""
+        """Return a reference to the source that events are about; None if it is not cached."""
         source = self.sources.get(key)
         return None if source is None else reference(self.sources.scope.resource, source)
 
@@ -91,7 +91,7 @@ class ReplicationLoop(ABC, Generic[SourceT, CopyT]):
                 self.controller.enqueue(key)
 
     def resync(self) -> None:
-        """Enqueue everything that is known."""
+        """Enqueue the keys of all sources and copies that the caches show."""
         self.enqueue(self.keys())
 
     def _worker_health_changed(self, answers: bool) -> None:

@@ -16,8 +16,8 @@ WATCHED_S: Final = 300.0  # how often to retry where a watch reports the change
 class Missing:
     """An object that a pod needs and that does not exist, or cannot be replicated.
 
-    `message` names the object and the cause, for people. The pod is enqueued when that changes;
-    `retry_s` is the interval of retries for causes that no watch reports.
+    `message` names the object and the cause, for people. The pod is enqueued when the object is
+    replicated; `retry_s` is the interval of retries for causes that no watch reports.
     """
 
     kind: str  # ConfigMap, Secret, PersistentVolumeClaim, …

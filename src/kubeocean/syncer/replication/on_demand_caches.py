@@ -21,7 +21,7 @@ _SYNC_WAIT_S: Final = 1.0
 
 
 class SyncedCache(Protocol):
-    """A cache that becomes complete at some time."""
+    """A cache that can be waited for until it has synced."""
 
     @property
     def has_synced(self) -> bool: ...
@@ -30,7 +30,7 @@ class SyncedCache(Protocol):
 
 
 async def synced(clock: Clock, caches: Iterable[SyncedCache]) -> bool:
-    """Whether all caches are complete, after waiting a moment for each."""
+    """Whether all caches have synced, after waiting a moment for each."""
     for cache in caches:
         if not cache.has_synced:
             try:
@@ -41,7 +41,7 @@ async def synced(clock: Clock, caches: Iterable[SyncedCache]) -> bool:
 
 
 class Switched:
-    """Parts that run while the switch is on."""
+    """Runs its parts, such as caches, while it is switched on."""
 
     def __init__(self, *parts: Runnable) -> None:
         self._parts: Sequence[Runnable] = parts
@@ -53,7 +53,7 @@ class Switched:
         return self._on
 
     def turn(self, on: bool) -> None:
-        """Start or stop the parts; `run` does so later, so that a part may call this itself."""
+        """Switch on or off; `run` starts or stops the parts later, so that a part may call this."""
         if on != self._on:
             self._on = on
             self._turned.set()
@@ -75,7 +75,7 @@ class Switched:
 
 
 class NamespacedCaches(Generic[ObjectT]):
-    """A cache for each namespace that is needed; `make` builds one."""
+    """A cache for each namespace that is needed; `make` builds the cache of a namespace."""
 
     def __init__(self, make: Callable[[str], Informer[ObjectT]]) -> None:
         self._make = make
@@ -83,7 +83,7 @@ class NamespacedCaches(Generic[ObjectT]):
         self._changed = asyncio.Event()
 
     def set_namespaces(self, namespaces: Iterable[str]) -> None:
-        """Keep the caches of these namespaces, and no others."""
+        """Start the caches of new namespaces, and drop those of namespaces not listed."""
         needed = set(namespaces)
         if needed == self._caches.keys():
             return

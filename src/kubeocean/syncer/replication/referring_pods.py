@@ -1,4 +1,4 @@
-"""Which virtual pods refer to which objects.
+"""Which virtual pods refer to which sources: the objects that are replicated for pods.
 
 A pod refers to an object from the moment at which the pod is to run in the worker cluster until the
 pod and its physical pod are gone, or the pod has finished and its physical pod is gone. The
@@ -66,11 +66,11 @@ class PodReferences:
         return all(cache.has_synced for cache in caches)
 
     def on_change(self, handler: Callable[[Reference], None]) -> None:
-        """Call the handler with each reference that the last pod has given up."""
+        """Call the handler with each source to which the last pod has stopped referring."""
         self._handlers.append(handler)
 
     def add(self, pod: Key, refs: frozenset[Reference]) -> None:
-        """Record the references of a pod that is to run."""
+        """Record the references of a pod that is to run in the worker."""
         self._unread.discard(pod)
         before = self._by_pod.get(pod, frozenset())
         if refs != before:
@@ -78,7 +78,10 @@ class PodReferences:
             self._notify(before - refs)
 
     def remove(self, pod: Key) -> None:
-        """Forget a pod that does not run in the worker, unless its physical pod exists."""
+        """Forget the references of a pod that does not run in the worker.
+
+        A pod whose physical pod exists keeps its references.
+        """
         if self._has_physical_pod(pod):
             return
         self._unread.discard(pod)
@@ -99,8 +102,8 @@ class PodReferences:
     async def unused(self, reference: Reference, *, since: float) -> bool:
         """Whether no virtual pod refers to a source, by a listing that is newer than `since`.
 
-        A worker may put any namespace on a copy: without one, all pods would have to be listed, and
-        nothing is proven.
+        A worker may put any namespace on a copy. Without a namespace all pods would have to be
+        listed, so the result is False.
         """
         namespace = reference[1].namespace
         if not namespace:
@@ -136,7 +139,10 @@ class PodReferences:
         return frozenset(used)
 
     async def _is_lent(self, node: str) -> bool:
-        """Whether a node is not of another worker with a clusterID that begins like this one's."""
+        """Whether a node is a virtual node of this binding, or is not known.
+
+        A node of another worker, with a clusterID that begins like this one's, is not.
+        """
         clusters = self._clusters
         vnode = clusters.vnodes.get(Key("", node))
         with suppress(NotFound):
@@ -173,8 +179,8 @@ class PodReferences:
     def _counts(self, pod: VirtualPod, *, lent: bool | None = None) -> bool:
         """Whether the pod runs in the worker, or may be about to.
 
-        `lent` is whether its node is one of this binding, as read from the server. Without it the
-        cache decides; a node that the cache does not show yet is not one of this binding.
+        `lent` is whether its node is a virtual node of this binding, as read from the server. If
+        None, the cache decides; a node that the cache does not show yet is not one of this binding.
         """
         if self._has_physical_pod(pod.key):
             return True
@@ -191,7 +197,7 @@ class PodReferences:
         return bool(self._clusters.ppods.by("virtual", str(pod)))
 
     def _put(self, pod: Key, refs: frozenset[Reference]) -> frozenset[Reference]:
-        """Set the references of a pod; return its references before."""
+        """Set the references of a pod; return the references that it had before."""
         before = self._by_pod.pop(pod, frozenset())
         if refs:
             self._by_pod[pod] = refs

@@ -49,7 +49,7 @@ from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, 
 __all__ = ["LINGER_S", "VOLUME_NAME", "Replicator", "Rules"]
 
 WORKERS: Final = 8
-LINGER_S: Final = 10.0  # the next pod of a workload often needs what the last one needed
+LINGER_S: Final = 10.0  # the next pod of a workload often needs the same copies
 VOLUME_NAME: Final = "volume"  # the index of copies by `spec.volumeName`
 ANSWER_S: Final = 10.0  # for which a caller waits for a copy at most
 _RETRY_S: Final = 30.0  # for causes that no watch reports
@@ -70,9 +70,10 @@ _log = get_logger(__name__)
 
 
 class Rules:
-    """Decides which sources of one kind are replicated and what their copies contain.
+    """Decides which sources of one kind are replicated and the content of their copies.
 
-    These rules fit a kind that pods alone refer to and with copies that depend on the source alone.
+    This base class fits a kind that pods alone refer to and with copies that depend on the source
+    alone.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Rules:
         """Register for changes of other kinds; called when all replicators exist."""
 
     def synced(self) -> bool:
-        """Whether the references of all pods are known, which decisions need."""
+        """Whether the caches that decisions need are complete: here, of the references of pods."""
         return self.references.synced
 
     def is_used(self, key: Key) -> bool:
@@ -104,31 +105,31 @@ class Rules:
         return self.references.is_used((self.kind.name, key))
 
     async def unused(self, key: Key, copy: Copy, since: float) -> bool:
-        """Whether no object needs a copy, by what the servers answered after `since`."""
+        """Whether no object needs a copy, by answers of the API servers newer than `since`."""
         return await self.references.unused((self.kind.name, key), since=since)
 
     def is_held(self, key: Key) -> bool:
-        """Whether another copy needs the copy of a source, which must not be deleted before it."""
+        """Whether another copy refers to the copy of a source, and must be deleted before it."""
         return False
 
     async def translate(self, source: Source, name: str) -> Json | Missing:
-        """Return the content of the copy of that name, or what is missing for it."""
+        """Return the content of the copy of that name, or a Missing that says why there is none."""
         assert self.kind.translate is not None, f"{self.kind.name} needs rules of its own"
         return self.kind.translate(source.content())
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
-        """Return what else has to be set on a copy, by JSON pointer."""
+        """Return further fields to set on a copy, by JSON pointer, or a Missing."""
         return {}
 
     async def report(self, source: Source, copy: Copy) -> None:
-        """Write to the source what became of its copy."""
+        """Write the state of a copy to its source; here, nothing."""
 
     def fits(self, source: Source, copy: Copy) -> bool:
-        """Whether the caches show that nothing has to be set on a copy."""
+        """Whether a pod may use a copy as it is, as far as the caches show."""
         return True
 
     def is_mounted(self, key: Key, name: str) -> bool:
-        """Whether the physical pod of a pod that refers to a source has a copy of that name."""
+        """Whether a physical pod names a copy of that name, of the pods that refer to a source."""
         pods = self.references.pods((self.kind.name, key))
         ppods = (ppod for pod in pods for ppod in self.clusters.ppods.by("virtual", str(pod)))
         return any(f'"{name}"'.encode() in ppod.raw for ppod in ppods)
@@ -145,7 +146,7 @@ class Rules:
 
 
 class _Request:
-    """A request for a copy; all callers that wait for the same copy get one answer."""
+    """A request for a copy; all callers that wait for the same copy get the same answer."""
 
     __slots__ = ("answer", "answered")
 
@@ -159,7 +160,7 @@ class _Record:
     """The replicator's memory of one source."""
 
     request: _Request | None = None
-    missing: Missing | None = None  # the last answer, if it was that something is missing
+    missing: Missing | None = None  # the last answer, if no copy was available
     unused_since: float | None = None
 
     @property
@@ -220,20 +221,20 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return sorted(self._store.of(key), key=lambda copy: (copy.name != first, copy.name))
 
     def first_name(self, key: Key) -> str:
-        """Return the name of a copy, unless a foreign object has that name."""
+        """Return the name that a copy gets if no foreign object has that name."""
         return naming.physical_name(key.name, key.namespace)
 
     def second_name(self, source: Source) -> str:
-        """Return the name of a copy where a foreign object, or another binding's, has the first."""
+        """Return the name of a copy if an object that is not ours has the first name."""
         identity = f"{source.uid}/{self.clusters.cluster_id}"
         return naming.second_physical_name(source.name, source.namespace, uid=identity)
 
     def reserved_name(self, key: Key) -> str:
         """Return the name by which a pod refers to a copy that does not exist.
 
-        The first name may be that of a foreign object, now or later, and a kubelet mounts whatever
-        has the name. This name is a function of the binding as well. A source that appears while
-        a pod has this name is copied under it.
+        The first name may be that of a foreign object, now or later, and a kubelet mounts any
+        object with that name. The reserved name is a function of the binding as well. A source that
+        is created while a pod has the reserved name is copied under that name.
         """
         ids = self.clusters.ids
         identity = f"{ids.computing_id}/{ids.binding}"
@@ -258,7 +259,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return await self._marked.read(key)
 
     async def report_phase(self, source: Source, copy: Copy) -> Source | None:
-        """Show the phase of a copy on its source, which is returned; None if the source is gone.
+        """Write the phase of a copy to its source; return the source, None if it is gone.
 
         A phase that keeps pods from starting causes an event, too.
         """
@@ -279,9 +280,9 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self._handlers.append(handler)
 
     async def ensure(self, key: Key) -> str | Missing:
-        """Return the name of the copy, which exists, or what is missing.
+        """Return the name of the copy of a source once the copy exists, or a Missing.
 
-        The reference of the caller has to be known before. Failures are retried by the controller,
+        The caller must have recorded its reference before. Failures are retried by the controller,
         with backoff, once for all callers.
         """
         if (name := self.ready(key)) is not None:
@@ -303,7 +304,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return request.answer
 
     def _not_answered(self, key: Key, record: _Record) -> Missing:
-        """Return why a caller was not answered; its pod is enqueued when the copy exists."""
+        """Return why a caller of `ensure` got no copy; its pod is enqueued when the copy exists."""
         self._stalled = not self._has_synced()
         resource, cause = self.definition.sources.plural, f"it takes longer than {ANSWER_S:g} s"
         if not self.sources.has_synced:
@@ -317,13 +318,13 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return self.synced and self.rules.synced()
 
     def is_requested(self, key: Key) -> bool:
-        """Whether a caller of this process waits for a copy, or all copies are being deleted."""
+        """Whether a caller in this process waits for a copy, or all copies are being deleted."""
         record = self._records.get(key)
         waits = record is not None and (record.request is not None or record.missing is not None)
         return self.draining or waits
 
     def ready(self, key: Key) -> str | None:
-        """Return the name of the copy, if the caches show that it exists and stays."""
+        """Return the name of a source's copy, if the caches show that pods may use the copy."""
         source, copies = self.sources.get(key), self.copies_of(key)
         if source is None or not copies or self.draining:
             return None
@@ -333,18 +334,18 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return copy.name if self.rules.fits(source, copy) else None
 
     def retry(self) -> None:
-        """Enqueue every source that is missing something."""
+        """Enqueue every source whose last answer was a Missing."""
         self.enqueue([key for key, record in self._records.items() if record.missing is not None])
 
     def check(self, key: Key) -> None:
-        """Enqueue a source that the last object has stopped to refer to."""
+        """Enqueue a source to which the last object has stopped referring."""
         record = self._records.get(key)
         missing = record is not None and record.missing is not None
         if missing or self.sources.get(key) or self.copies_of(key):
             self.enqueue([key])
 
     def wanted(self, key: Key) -> bool:
-        """Whether a source should have a copy."""
+        """Whether a source should have a copy: a caller waits for it, or an object refers to it."""
         if self.draining:
             return False
         record = self._records.get(key)
@@ -363,7 +364,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return ending and not len(clusters.vnodes)
 
     async def is_unused(self, key: Key, copy: Copy) -> bool:
-        """Whether no object needs a copy, as the servers answer now."""
+        """Whether no object needs a copy, as the API servers answer now."""
         if self.wanted(key) or self.rules.is_held(key):
             return False
         return await self.rules.unused(key, copy, self.clusters.clock.monotonic())
@@ -371,9 +372,9 @@ class Replicator(ReplicationLoop[Source, Copy]):
     # The end of a binding
 
     def drain(self, *, confirmed: bool = True) -> None:
-        """Delete every copy, in use or not, and remove all marks from sources.
+        """Delete every copy, in use or not, and unmark all sources.
 
-        Unless deletions have to be `confirmed`, sources are unmarked without asking the worker.
+        With `confirmed` false, sources are unmarked without waiting for the worker.
         """
         self.draining = True
         self._abandoned = not confirmed
@@ -437,7 +438,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return answer
 
     async def _source_absent(self, key: Key, copies: Iterable[Copy]) -> Missing:
-        """Delete the copies of a source that does not exist, and wait for the source."""
+        """Delete the copies of a source that does not exist, and watch for its creation."""
         if not self.rules.is_held(key):
             for copy in copies:
                 await self._store.delete(key, copy)
@@ -490,7 +491,10 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return copy.name
 
     async def _sync_back(self, source: Source, copy: Copy, context: CopyContext) -> bool:
-        """Apply a change of a copy to its source, if its owner asks for that; False if not."""
+        """Apply a change of a copy to its source, if the source's annotation asks for that.
+
+        Return False if the copy is to be written instead.
+        """
         direction = direction_of(copy, context)
         if direction is SyncDirection.NONE:
             return False
@@ -566,7 +570,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return Done()  # the key is enqueued again when the copies are gone
 
     async def _legacy_copy(self, source: Source) -> Copy | None:
-        """Read the copy that the earlier implementation created and no pod has used since."""
+        """Read the copy that the earlier implementation created, if it has not been adopted."""
         if not self._marked.has_legacy_copy(source):
             return None
         try:
@@ -576,7 +580,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return None if self._claim(source, copy) is Claim.FOREIGN else copy
 
     def _answer(self, key: Key, answer: str | Missing) -> Outcome:
-        """Answer all callers that wait for a copy."""
+        """Answer all callers of `ensure` that wait for the copy of a source."""
         record = self._record(key)
         request, record.request = record.request, None
         if request is not None:

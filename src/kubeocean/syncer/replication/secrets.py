@@ -63,7 +63,7 @@ SECRETS: Final = ReplicatedKind(
 
 
 class SecretRules(Rules):
-    """Secrets are used by pods and by volumes."""
+    """Rules for replicating Secrets, which pods and volumes refer to."""
 
     @property
     def _volumes(self) -> Replicator:
@@ -95,7 +95,7 @@ class SecretRules(Rules):
         return {self.clusters.domain.used_by_pv: group.TRUE} if volumes else {}
 
     def _sources_of_volumes(self, key: Key) -> list[Source]:
-        """Return the virtual volumes that refer to a Secret which is to be copied."""
+        """Return the virtual volumes that refer to a Secret."""
         volumes = self._volumes.sources.by(REFERENCES, str(key))
         return [volume for volume in volumes if key in self._secrets_of(volume)]
 

@@ -49,11 +49,11 @@ _ENDPOINT_FIELDS: Final = ("addresses", "conditions", "hostname")
 
 
 class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A part of a Service."""
+    """Base of the structs that are parts of a Service."""
 
 
 class ServicePortView(_Part, frozen=True, gc=False, rename="camel"):
-    """A port of a Service."""
+    """A port of a Service, with the fields that pods or copies use."""
 
     port: int = 0
     name: str = ""
@@ -86,20 +86,20 @@ class _Status(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class ServiceView(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Service."""
+    """A Service, with the fields that pods or copies use."""
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
     @property
     def address(self) -> str:
-        """The cluster IP; empty if the Service has none."""
+        """The cluster IP of the Service; empty if it has none."""
         address = self.spec.cluster_ip
         return "" if address == _HEADLESS or self.spec.type == _EXTERNAL_NAME else address
 
     @property
     def ingress(self) -> tuple[str, ...]:
-        """The addresses of the load balancer, or its host names if it has no address."""
+        """The addresses of the Service's load balancer, or its host names if it has no address."""
         ingress = self.status.load_balancer.ingress or ()
         addresses = tuple(each.ip for each in ingress if each.ip)
         return addresses or tuple(each.hostname for each in ingress if each.hostname)
@@ -112,7 +112,7 @@ ENDPOINT_SLICES: Final = Resource(
 
 
 def without_annotations(service: ServiceView) -> ServiceView:
-    """Drop the annotations, which are for other programs and may be large."""
+    """Return a Service without annotations, which are for other programs and may be large."""
     if service.metadata.annotations is None:
         return service
     metadata = msgspec.structs.replace(service.metadata, annotations=None)
@@ -131,14 +131,14 @@ class ServiceContext:
 
 
 def names(source: Key, ids: Ids) -> tuple[str, str]:
-    """Return the name of a copy, and the name where a foreign object has the first."""
+    """Return the first name of a Service's copy, and its name if a foreign object has the first."""
     identity = f"{ids.computing_id}/{ids.binding}"
     first = naming.physical_name(source.name, source.namespace)
     return first, naming.second_physical_name(source.name, source.namespace, uid=identity)
 
 
 def slice_name(source: Key, context: ServiceContext) -> str:
-    """Return the name of the copy of a slice; a second one if the Service's copy has one."""
+    """Return the name of an EndpointSlice's copy; its second name if its Service's copy has one."""
     first, _ = names(context.service.key, context.ids)
     if context.name == first:
         return naming.physical_name(source.name, source.namespace)
@@ -149,7 +149,7 @@ def slice_name(source: Key, context: ServiceContext) -> str:
 
 
 def forge_service(context: ServiceContext) -> Json:
-    """Return the copy of a Service as it is created."""
+    """Return the manifest of a new copy of a Service."""
     spec = _spec(context.service)
     if context.service.spec.cluster_ip == _HEADLESS:
         spec["clusterIP"] = _HEADLESS
@@ -162,12 +162,12 @@ def forge_service(context: ServiceContext) -> Json:
 
 
 def must_be_replaced(copy: ServiceView, context: ServiceContext) -> bool:
-    """Whether the copy differs in fields that no server changes."""
+    """Whether the copy of a Service differs from its source in immutable fields."""
     return _immutable_fields(copy) != _immutable_fields(context.service)
 
 
 def service_changes(copy: ServiceView, context: ServiceContext) -> Json:
-    """Return the merge patch that makes a copy what it should be; empty if it is."""
+    """Return the merge patch that makes a Service's copy what it should be; empty if it is."""
     metadata = _metadata_changes(copy, _service_metadata(context), context.domain)
     present, expected = _spec(copy), _spec(context.service)
     spec = {
@@ -188,7 +188,7 @@ def _immutable_fields(service: ServiceView) -> tuple[bool, bool]:
 
 
 def _spec(service: ServiceView) -> Json:
-    """Return the part of the spec that a copy shares with its source, for either of them."""
+    """Return the fields of a Service's spec that a source and its copy have in common."""
     spec = service.spec
     shared: Json = {
         "type": _EXTERNAL_NAME if spec.type == _EXTERNAL_NAME else _CLUSTER_IP,
@@ -212,14 +212,14 @@ def _port(port: Json) -> Json:
 
 
 def replicated_slices(slices: list[Untyped]) -> list[Untyped]:
-    """Return the slices of a Service that are copied, by name."""
+    """Return the EndpointSlices of a Service that are copied, by name."""
     usable = (each for each in slices if not each.deleting)
     routed = (each for each in usable if each.content().get("addressType") != _FQDN)
     return sorted(routed, key=lambda each: each.name)
 
 
 def forge_slice(source: Untyped, context: ServiceContext, service_uid: str) -> Json:
-    """Return the copy of a slice as it is created; the copy of its Service owns it."""
+    """Return the manifest of a new copy of an EndpointSlice, owned by its Service's copy."""
     metadata = _slice_metadata(context, source)
     content = source.content()
     return {
@@ -234,7 +234,7 @@ def forge_slice(source: Untyped, context: ServiceContext, service_uid: str) -> J
 def slice_changes(
     copy: Untyped, source: Untyped, context: ServiceContext, service_uid: str
 ) -> Json:
-    """Return the merge patch that makes a copy what it should be; empty if it is."""
+    """Return the merge patch that makes a slice's copy what it should be; empty if it is."""
     metadata = _metadata_changes(copy, _slice_metadata(context, source), context.domain)
     owners = [owner.uid for owner in copy.metadata.owner_references or ()]
     if owners != [service_uid]:
@@ -269,11 +269,11 @@ def _owner(context: ServiceContext, uid: str) -> Json:
     }
 
 
-# Metadata of both
+# Metadata of Services and EndpointSlices
 
 
 def _metadata(context: ServiceContext, source: Object, name: str, labels: dict[str, str]) -> Json:
-    """Return the metadata of a new copy."""
+    """Return the metadata of a new copy of a Service or EndpointSlice."""
     domain = context.domain
     labels = labels | ownership(context.ids, domain)
     annotations = {

@@ -58,7 +58,7 @@ _log = get_logger(__name__)
 
 
 class Services(ReplicationLoop[ServiceView, ServiceView]):
-    """Replicates Services, for one binding."""
+    """Replicates the Services of the namespaces that one binding names."""
 
     def __init__(self, clusters: Clusters, endpoints: ClusterEndpoints) -> None:
         store = CopyStore(
@@ -111,11 +111,11 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
 
     @property
     def on(self) -> bool:
-        """Whether copies are watched."""
+        """Whether the copies of Services are watched."""
         return self._switch.on
 
     def remaining(self) -> int:
-        """Return how many copies the cache shows."""
+        """Return how many copies of Services the cache shows."""
         return len(self.copies)
 
     def address_of(self, service: Key) -> str:
@@ -150,7 +150,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
             self.enqueue([service.key])
 
     def _service_of_slice_copy(self, copy: Untyped) -> Key:
-        """Return the source of the Service that a copy of a slice belongs to."""
+        """Return the key of the source Service that the copy of an EndpointSlice belongs to."""
         service = self.copies.get(Key(copy.namespace, *_service_of(copy)))
         return Key("", "") if service is None else self.source_of(service)
 
@@ -167,10 +167,9 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
                 self._probe_needed.set()
 
     async def _probe(self) -> bool:
-        """Start to watch copies if there is a reason and the worker permits it.
+        """Start to watch copies if the binding names namespaces or copies are left from earlier.
 
-        A reason is also a copy that is left from a time when namespaces were named. False if the
-        probe has to be repeated.
+        The worker must permit to list them. Return False if the probe has to be repeated.
         """
         clusters, copies = self.clusters, 0
         paths = [SERVICE_VIEWS.path(clusters.mount_namespace)]
@@ -252,7 +251,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
     async def _ensure_service(
         self, source: ServiceView, copies: list[ServiceView]
     ) -> ServiceView | Stuck | None:
-        """Return the copy of a Service; None while an old copy is being deleted."""
+        """Create or update the copy of a Service; None while an old copy is being deleted."""
         copy = min(copies, key=lambda each: each.name, default=None)
         if copy is None:
             return await self._create_service(source)
@@ -278,7 +277,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
         return Stuck(BindingEvent.SERVICE_NOT_MIRRORED, message)
 
     async def _ensure_slice(self, source: Untyped, context: ServiceContext, uid: str) -> str:
-        """Make the copy of a slice what it should be; return its name."""
+        """Create or update the copy of an EndpointSlice; return its name."""
         service, name = context.service.key, forge.slice_name(source.key, context)
         copy = self.slice_copies.get(Key(context.namespace, name))
         if copy is None:
@@ -315,7 +314,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
             self._switch.turn(False)
 
     async def _is_wanted(self, key: Key) -> bool:
-        """Whether the servers have the source and a binding that names its namespace."""
+        """Whether the API server has the source, and a binding that names its namespace."""
         clusters = self.clusters
         try:
             binding = await clusters.computing.get(CLUSTER_BINDINGS, clusters.binding_name)
@@ -340,7 +339,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
 
 
 def _service_of(each: Object) -> tuple[str]:
-    """Return the name of the Service that a slice belongs to."""
+    """Return the name of the Service that an EndpointSlice belongs to."""
     return (each.labels.get(LABEL_SERVICE_NAME, ""),)
 
 

@@ -50,7 +50,7 @@ def has_legacy_copy(source: Source, *, cluster_id: str, domain: Domain) -> bool:
 def mark(
     source: Source, copy: Key, *, cluster_id: str, domain: Domain, used_by_pv: bool = False
 ) -> Json:
-    """Return the change of metadata that marks a source; empty if it is marked."""
+    """Return the metadata that marks a source as replicated; empty if it is marked already."""
     labels = {domain.synced_by(cluster_id): group.TRUE, domain.managed_by: domain.product}
     if used_by_pv:
         labels[domain.used_by_pv] = group.TRUE
@@ -64,7 +64,10 @@ def mark(
 
 
 def remove_legacy_marks(source: Source, *, cluster_id: str, domain: Domain) -> Json:
-    """Return the change that removes the earlier implementation's marks; empty if it has none."""
+    """Return the metadata change that removes the earlier implementation's marks from a source.
+
+    Empty if there are none.
+    """
     change: Json = {}
     if domain.deleting(cluster_id) in source.annotations:
         change["annotations"] = {domain.deleting(cluster_id): None}
@@ -72,7 +75,7 @@ def remove_legacy_marks(source: Source, *, cluster_id: str, domain: Domain) -> J
 
 
 def report_phase(source: Source, phase: str, *, cluster_id: str, domain: Domain) -> Json:
-    """Return the change that shows the phase of a copy on its source; empty if it is shown.
+    """Return the metadata change that shows a copy's phase on its source; empty if it is shown.
 
     The phase in the status of the source belongs to the computing cluster's own controller, with
     which a second writer would conflict. The phases of a copy that is being bound for the first
@@ -85,7 +88,7 @@ def report_phase(source: Source, phase: str, *, cluster_id: str, domain: Domain)
 
 
 def unmark(source: Source, *, cluster_id: str, domain: Domain) -> Json:
-    """Return the change that removes all marks of this worker; empty if there are none."""
+    """Return the metadata change that removes this worker's marks from a source; empty if none."""
     change = remove_legacy_marks(source, cluster_id=cluster_id, domain=domain)
     own_label = domain.synced_by(cluster_id)
     labels = {own_label} & source.labels.keys()
@@ -149,9 +152,10 @@ class MarkedSources:
         self.cache.on_change(self._source_changed)
 
     def bounded(self, source: Source) -> Source:
-        """Return a source for the cache: without content, if no pod uses it and too much is held.
+        """Return a source for the cache, without its content if too much unused content is cached.
 
-        `read` gets the content when it is needed after all.
+        Content of sources that pods use is always cached; `read` gets the content of others when
+        needed.
         """
         self._forget(source.key)
         if not self._is_bounded or self.is_used(source.key):
@@ -171,7 +175,7 @@ class MarkedSources:
         self._unused_bytes -= self._unused.pop(key, 0)
 
     async def read(self, key: Key) -> Source | None:
-        """Read a source, marked or not, from the server; None if there is none."""
+        """Read a source, marked or not, from the API server; None if it does not exist."""
         try:
             return await self._clusters.computing.get(
                 self._resource, key.name, key.namespace, keep_raw=True
@@ -204,7 +208,7 @@ class MarkedSources:
         return await self._patch(source, change)
 
     async def remove_legacy_marks(self, source: Source) -> None:
-        """Remove what the earlier implementation wrote on a source."""
+        """Remove the marks that the earlier implementation wrote on a source."""
         clusters = self._clusters
         await self._patch(
             source,

@@ -1,8 +1,8 @@
 """Reads and writes the copies of one kind in one cluster.
 
-The cache selects copies by the labels of their owner. Every write names the UID and the
-version, or the UID alone, of the object that it is meant for, and is remembered under the key of
-the source until the cache shows it: nothing is decided about a source before that.
+The cache selects copies by the labels of their owner. Every write names the UID and the version, or
+the UID alone, of the copy, and is remembered under the key of the source until the cache shows the
+write: nothing is decided about a source before that.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CopyStore(Generic[ObjectT]):
         return copy.deleting or copy.uid in self._deleted
 
     async def get(self, name: str) -> ObjectT:
-        """Read the object of that name from the server.
+        """Read the object of that name from the API server.
 
         :raises NotFound: there is none.
         """
@@ -142,7 +142,7 @@ class CopyStore(Generic[ObjectT]):
         return copy, True
 
     def expect(self, source: Key, copy: ObjectT) -> None:
-        """Treat a copy that was read like one that was written: wait until the cache shows it."""
+        """Treat a copy that was read as written: `caught_up` waits until the cache shows it."""
         self._writes.wrote(source, self.cache, copy)
 
     async def patch(self, source: Key, copy: ObjectT, patch: JsonPatch | MergePatch) -> ObjectT:
@@ -159,13 +159,13 @@ class CopyStore(Generic[ObjectT]):
         return await self.patch(source, copy, MergePatch(change | {"metadata": metadata}))
 
     async def replace(self, source: Key, body: Json) -> None:
-        """Replace a copy with `body`, which has the version that it was made from."""
+        """Replace a copy with `body`, which has the resourceVersion of the copy that was read."""
         written = await self._client.update(self.resource, body)
         self._writes.wrote(source, self.cache, written)
         self._log("Updated copy", kind=self.resource.kind, source=source, copy=written.name)
 
     async def delete(self, source: Key, copy: ObjectT) -> None:
-        """Delete this copy; another object of its name stays."""
+        """Delete the copy with this UID; another object of the same name stays."""
         if copy.deleting:
             return
         # No await before this: a copy that is being deleted must not be given to a pod.

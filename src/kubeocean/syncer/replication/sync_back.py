@@ -1,9 +1,9 @@
-"""Changes of copies that flow back to their sources, for sources whose owner asks for that.
+"""Changes of copies that are applied to their sources, for sources whose owner asks for that.
 
 A ConfigMap or Secret of the computing cluster with the annotation `sync-back: "true"` follows the
 changes that programs of the worker make to its copy. The copy records a digest of the content that
-both had last, so that the side that changed is known, also after a restart. If both changed, the
-computing cluster's content stays. Without the annotation nothing ever flows back.
+both had last, so that the changed one is known, also after a restart. If both changed, the
+computing cluster's content stays. Without the annotation a source is never changed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _IMMUTABLE = "/immutable"
 
 
 class SyncDirection(Enum):
-    """The cluster in which content changed since both had the same."""
+    """The direction in which content has to be applied, between a source and its copy."""
 
-    NONE = auto()  # both are equal, or only the source counts
+    NONE = auto()  # source and copy are equal, or only the source counts
     BACK = auto()  # the copy changed
-    CONFLICT = auto()  # both changed
+    CONFLICT = auto()  # source and copy changed
 
 
 def is_two_way(source: Source, kind: ReplicatedKind, domain: Domain) -> bool:
-    """Whether changes of the copy of a source flow back."""
+    """Whether changes of a copy are applied to its source."""
     plain = kind.translate is not None  # the content of such a copy is that of its source
     return plain and source.annotations.get(domain.sync_back) == group.TRUE
 
 
 def direction_of(copy: Copy, context: CopyContext) -> SyncDirection:
-    """Return where the content changed since source and copy had the same content."""
+    """Return which of source and copy changed since both had the same content."""
     kind, domain = context.kind, context.domain
     last = copy.annotations.get(domain.synced_hash)
     if not last or not is_two_way(context.source, kind, domain):

@@ -76,7 +76,7 @@ _REFUSALS: Final = (AlreadyExists, BadRequest, Forbidden, Invalid, NotFound, Req
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that the server issued."""
+    """A service account token that the computing cluster's API server issued."""
 
     value: Secret[str]
     expires: datetime
@@ -85,7 +85,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenContext:
-    """Everything that a token and its Secret are built from."""
+    """Everything that a token and its Secret in the worker are built from."""
 
     pod: Key  # the virtual pod
     pod_uid: str
@@ -126,7 +126,7 @@ def read_token(response: Json, *, secret: str) -> Token:
 
 
 def forge_secret(context: TokenContext, token: Token) -> Json:
-    """Return the Secret as it is created."""
+    """Return the manifest of a new Secret with a token."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -143,7 +143,7 @@ def forge_secret(context: TokenContext, token: Token) -> Json:
 
 
 def secret_changes(secret: Object, context: TokenContext, token: Token) -> Json:
-    """Return the merge patch that puts a new token into this version of a Secret."""
+    """Return the merge patch that writes a new token into this version of a Secret."""
     metadata: Json = {
         "uid": secret.uid,
         "resourceVersion": secret.resource_version,
@@ -156,7 +156,7 @@ def secret_changes(secret: Object, context: TokenContext, token: Token) -> Json:
 
 
 def due_of(secret: Object, domain: Domain) -> datetime | None:
-    """Return when the token in a Secret is renewed; None if the Secret does not record it."""
+    """Return when the token in a Secret is to be renewed; None if that is not recorded."""
     try:
         due = datetime.fromisoformat(secret.annotations.get(domain.token_due, ""))
     except ValueError:
@@ -207,13 +207,16 @@ def _text(time: datetime) -> str:
 
 
 def _jitter(secret: str) -> timedelta:
-    """Return a time that differs between Secrets and is always the same for one."""
+    """Return a duration that differs between Secrets and is always the same for one Secret."""
     share = int.from_bytes(hashlib.sha256(secret.encode()).digest()[:4]) / 2**32
     return timedelta(seconds=share * _JITTER_S)
 
 
 class Tokens(ReplicationLoop[Untyped, Untyped]):
-    """The token Secrets of one binding: they have no source, and are their own keys."""
+    """The Secrets with service account tokens of one binding's physical pods.
+
+    Such a Secret has no source, and is its own key.
+    """
 
     def __init__(self, clusters: Clusters) -> None:
         # Without bytes: the cache keeps no secret data.
@@ -235,7 +238,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         clusters.vnodes.on_change(self._vnode_changed)
 
     def on_change(self, handler: Callable[[Key], None]) -> None:
-        """Call the handler with each virtual pod that lost a Secret or has a token not renewed."""
+        """Call the handler with each virtual pod that lost a token Secret, or a token's renewal."""
         self._handlers.append(handler)
 
     def names(self, pod: VirtualPod, refs: References) -> dict[tuple[str, int], str]:
@@ -288,7 +291,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
                 self._notify(vpod.key)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
-        """Enqueue the tokens of a node that has come to this binding: they may be overdue."""
+        """Enqueue the tokens of pods on a node that is new to this binding: they may be overdue."""
         clusters = self.clusters
         was_lent, lent = (is_lent(each, clusters.ids, clusters.domain) for each in (old, new))
         if new is None or was_lent or not lent:
@@ -329,7 +332,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         return Done()  # the change of the Secret enqueues the key with the next time
 
     def _refuse(self, vpod: VirtualPod, secret: Key, error: ApiError) -> Outcome:
-        """Report that a token is not renewed; the old one is still good for a while."""
+        """Record why a token was not renewed, and notify its pod; the old token stays valid."""
         known = self._refused.get(secret)
         self._refused[secret] = error
         if known is None or str(known) != str(error):
@@ -339,7 +342,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
     async def _issue(
         self, source: TokenSource, context: TokenContext, secret: Untyped | None
     ) -> None:
-        """Request a token and store the token in its Secret; create the Secret if there is none."""
+        """Request a token and store it in its Secret; create the Secret if it does not exist."""
         body = token_request(source, pod=context.pod.name, uid=context.pod_uid)
         response = await self.clusters.computing.post(
             SERVICE_ACCOUNTS, context.account, "token", body, context.pod.namespace

@@ -1,4 +1,4 @@
-"""PersistentVolumes: the same storage, as the nodes of the worker mount it.
+"""PersistentVolumes: copies of the same storage, as the nodes of the worker mount it.
 
 The copy of a volume belongs to the copy of its claim alone. Its reclaim policy is Retain, so that
 the data stays whatever happens in the worker: deleting a copy deletes a reference to the data only.
@@ -48,9 +48,9 @@ def claim_of(content: Json) -> Key:
 
 
 def secrets_of(content: Json, *, controllers: bool) -> dict[Key, bool]:
-    """Return every Secret that a volume names, and whether the volume can be mounted without it.
+    """Return every Secret that a volume names, and whether it is optional for mounting.
 
-    The Secrets of calls to a CSI driver on a node count, and those of the in-tree kinds; one
+    The Secrets of calls to a CSI driver on a node count, and those of the in-tree kinds; a Secret
     without a namespace is in the namespace of the claim. Secrets for expansion are not needed to
     mount. Those of CSI controllers (`controllers`) administer the storage system, and Kubernetes
     shows them to no kubelet.
@@ -67,7 +67,7 @@ def secrets_of(content: Json, *, controllers: bool) -> dict[Key, bool]:
 
 
 def _copied_spec(content: Json, *, controllers: bool) -> Json:
-    """Return the spec of a volume, by default without the Secrets of CSI controllers."""
+    """Return the spec of a volume, without the Secrets of CSI controllers unless `controllers`."""
     spec: Json = content.get("spec") or {}
     if controllers or not spec.get("csi"):
         return spec
@@ -98,10 +98,10 @@ def translate(
 
 
 def rebind(copy: Copy, claim: Key, *, uid: str) -> Json:
-    """Return what to set, by JSON pointer, for a volume to belong to a claim; empty if it does.
+    """Return the fields to set, by JSON pointer, to bind a volume's copy to a claim's copy.
 
-    `uid` is the UID of the copy of the claim, empty while there is none. A volume keeps the UID
-    that it was bound to, and is never bound again unless that is removed.
+    Empty if they are bound. `uid` is the UID of the copy of the claim, empty while there is none. A
+    volume keeps the UID that it was bound to, and is never bound again unless that is removed.
     """
     present = copy.spec.claim_ref or ClaimRef()
     if (present.namespace, present.name) == tuple(claim) and present.uid in ("", uid):
@@ -114,7 +114,7 @@ def _claim_ref(claim: Key) -> Json:
 
 
 def _with_secrets(spec: Json, namespace: str, rename: _Rename) -> Json:
-    """Return the spec with `rename` applied to every Secret that it names."""
+    """Return a volume's spec with `rename` applied to every Secret that it names."""
     return {
         kind: _source(kind, source, namespace, rename) if isinstance(source, dict) else source
         for kind, source in spec.items()
@@ -135,7 +135,10 @@ def _source(kind: str, source: Json, namespace: str, rename: _Rename) -> Json:
 
 
 def _affinity(affinity: Json, host_name: _HostName) -> Json:
-    """Replace virtual nodes with their physical nodes; other expressions stay."""
+    """Return a volume's node affinity with physical nodes in place of virtual nodes.
+
+    Other expressions stay.
+    """
     required: Json = affinity.get("required") or {}
     terms = [
         term
@@ -193,7 +196,7 @@ VOLUMES: Final = ReplicatedKind(
 
 
 class VolumeRules(Rules):
-    """Volumes are used by claims, and need Secrets."""
+    """Rules for replicating PersistentVolumes, which claims refer to and which need Secrets."""
 
     @property
     def _claims(self) -> Replicator:
@@ -219,12 +222,12 @@ class VolumeRules(Rules):
         return any(self._claims.wanted(claim.key) for claim in claims)
 
     async def unused(self, key: Key, copy: Copy, since: float) -> bool:
-        """Whether the worker does not have the claim that a volume is for."""
+        """Whether the worker does not have the claim that a volume's copy is bound to."""
         ref = copy.spec.claim_ref
         return ref is None or await self._claim_uid(ref) == ""
 
     def is_held(self, key: Key) -> bool:
-        """Whether the claim exists, or the worker's binder has not seen yet that it is gone."""
+        """Whether the claim's copy exists, or the worker's binder still shows the volume bound."""
         return any(
             copy.status.phase == _BOUND or self._claims.copies.by(VOLUME_NAME, copy.name)
             for copy in self.replicator.copies_of(key)
@@ -255,7 +258,10 @@ class VolumeRules(Rules):
         )
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
-        """Bind a volume to the copy of its claim, unless it is bound to a claim of others."""
+        """Return the fields that bind a volume's copy to the copy of its claim.
+
+        Missing if the volume's copy is bound to another claim that exists.
+        """
         if self._is_bound(source, copy):
             return {}
         claim = self._claim_copy(source.content())
@@ -275,13 +281,13 @@ class VolumeRules(Rules):
         return self._is_bound(source, copy) and self._problem(source.content()) is None
 
     def _is_bound(self, source: Source, copy: Copy) -> bool:
-        """Whether a volume belongs to its claim, as far as the caches show."""
+        """Whether a volume's copy belongs to the copy of its claim, as far as the caches show."""
         claim = self._claim_copy(source.content())
         claim_copy = self._claims.copies.get(claim)
         return not rebind(copy, claim, uid=claim_copy.uid if claim_copy else "")
 
     def _problem(self, content: Json) -> Refused | None:
-        """Return why pods may not use a volume."""
+        """Return why pods may not use a volume, by the binding's privileges; None if they may."""
         binding = self.clusters.binding  # without a binding no pod is created, either
         return None if binding is None else volume_problem(content, privileges_of(binding))
 

@@ -10,6 +10,7 @@ import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
+from kubeocean.errors import NotFound
 from kubeocean.fleet.agentless.member import AgentlessMember, MemberParts
 from kubeocean.fleet.extensions import OURS
 from kubeocean.runtime.informer import Informer
@@ -60,7 +61,10 @@ async def test_join_and_leave_of_a_binding_after_a_crash_of_the_hub(
     await env.annotate(name, **{"fleet-identity": USER})
 
     async def is_ready() -> bool:
-        condition = await env.fleet.condition(name, "ReadyToJoin")
+        try:
+            condition = await env.fleet.condition(name, "ReadyToJoin")
+        except NotFound:  # the crash was before the MemberCluster
+            return False
         return condition is not None and condition.status == "True"
 
     async with env.fleet.hub_crashing(n, threshold=PATIENT) as crash:

@@ -1,4 +1,4 @@
-"""What users and strangers may write: shown on the MemberCluster, harmless, and repaired."""
+"""Bad input by users and strangers: shown on the MemberCluster, harmless, and repaired."""
 
 from __future__ import annotations
 

@@ -105,11 +105,12 @@ async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
 
 
 async def agent_of(env: FleetEnv) -> tuple[list[str], dict[str, str]]:
-    """Return the flags and the environment of the agent's Deployment, but for its addresses."""
+    """Return the flags and the environment of the agent's Deployment, but for addresses and TLS."""
     stored = await env.member.get(DEPLOYMENTS, MEMBER_ACCOUNT, SYSTEM_NAMESPACE, keep_raw=True)
     (container,) = stored.content()["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["fleet", "member"]
-    words = [word for word in container["args"][2:] if "address" not in word]
+    skipped = ("address", "metrics-secure")
+    words = [word for word in container["args"][2:] if not any(each in word for each in skipped)]
     return words, {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 

@@ -42,8 +42,8 @@ def identities(member: str) -> str | None:
 
 def allows(kind: str, operation: str, who: tuple[str, Sequence[str]], **options: Any) -> bool:
     user, groups = who
-    asked = request(kind, operation, user=user, groups=groups, **options)
-    return RAIL.decide(asked, identities).allowed
+    submitted = request(kind, operation, user=user, groups=groups, **options)
+    return RAIL.decide(submitted, identities).allowed
 
 
 def who_may(kind: str, operation: str, **options: Any) -> set[tuple[str, Sequence[str]]]:
@@ -141,10 +141,10 @@ def test_labels_of_fleet_member_clusters_can_be_denied() -> None:
 
     def text(label: str, *groups: str, old: Any = FLEET) -> str:
         new = member(**old, labels={label: "b"})
-        asked = request(
+        submitted = request(
             "MemberCluster", "UPDATE", group=CLUSTER, old=member(**old), new=new, groups=groups
         )
-        return rail.decide(asked, identities).message
+        return rail.decide(submitted, identities).message
 
     denial = "users are not allowed to modify labels through hub cluster directly"
     assert text("a") == denial
@@ -206,24 +206,24 @@ def test_other_objects_in_reserved_namespaces_are_for_allowed_users() -> None:
     ],
 )
 def test_the_text_of_a_refusal_is_kubefleets(groups: tuple[str, ...], shown: str) -> None:
-    asked = request("Pod", "DELETE", namespace="fleet-system", name="x", groups=groups)
-    assert RAIL.decide(asked, identities).message == (
+    submitted = request("Pod", "DELETE", namespace="fleet-system", name="x", groups=groups)
+    assert RAIL.decide(submitted, identities).message == (
         f"user: 'u' in '{shown}' is not allowed to DELETE resource /v1, Kind=Pod/: fleet-system/x"
     )
 
 
 def test_the_text_names_groups_subresources_and_cluster_scoped_objects() -> None:
     old, new = member(**FLEET), member(**FLEET, status={"conditions": []})
-    asked = request(
+    submitted = request(
         "MemberCluster", "UPDATE", group=CLUSTER, version="v1beta1", name="m", sub="status",
         old=old, new=new,
     )  # fmt: skip
-    assert RAIL.decide(asked, identities).message == (
+    assert RAIL.decide(submitted, identities).message == (
         "user: 'u' in 'groups: []' is not allowed to UPDATE resource"
         " cluster.kubernetes-fleet.io/v1beta1, Kind=MemberCluster/status: /m"
     )
-    asked = request("Namespace", "CREATE", name="fleet-x", namespace="fleet-x")
-    assert RAIL.decide(asked, identities).message == (
+    submitted = request("Namespace", "CREATE", name="fleet-x", namespace="fleet-x")
+    assert RAIL.decide(submitted, identities).message == (
         "user: 'u' in 'groups: []' is not allowed to CREATE resource /v1, Kind=Namespace/: /fleet-x"
     )
 
@@ -256,5 +256,5 @@ def test_whatever_a_member_cluster_contains_is_decided(
     new = content | {"metadata": metadata}
     old = {"metadata": {"annotations": annotations}, "spec": content}
     for operation in Operation:
-        asked = request("MemberCluster", operation, group=CLUSTER, new=new, old=old)
-        RAIL.decide(asked, identities)
+        submitted = request("MemberCluster", operation, group=CLUSTER, new=new, old=old)
+        RAIL.decide(submitted, identities)

@@ -63,15 +63,15 @@ def test_an_update_that_keeps_bad_taints_is_allowed() -> None:
 
 
 def test_a_member_with_exported_services_is_not_deleted() -> None:
-    def asked(**spec: Any) -> Any:
+    def deletion(**spec: Any) -> Any:
         return request("MemberCluster", "DELETE", old=member("m", **spec))
 
-    assert needs_service_exports(asked())
-    assert needs_service_exports(asked(deleteOptions={"validationMode": "Strict"}))
-    assert not needs_service_exports(asked(deleteOptions={"validationMode": "Skip"}))
+    assert needs_service_exports(deletion())
+    assert needs_service_exports(deletion(deleteOptions={"validationMode": "Strict"}))
+    assert not needs_service_exports(deletion(deleteOptions={"validationMode": "Skip"}))
     assert not needs_service_exports(request("MemberCluster", new=member()))
-    assert decide_member(asked()).allowed
-    assert decide_member(asked(), ["a/b", "c/d"]).message == (
+    assert decide_member(deletion()).allowed
+    assert decide_member(deletion(), ["a/b", "c/d"]).message == (
         "Please delete serviceExport a/b in the member cluster before leaving, request is denied"
     )
 
@@ -121,11 +121,11 @@ def test_selectors_are_printed_as_go_does() -> None:
 
 
 def body(**fields: Any) -> bytes:
-    asked = {"uid": "7", "kind": {"group": "", "version": "v1", "kind": "Pod"}}
+    body = {"uid": "7", "kind": {"group": "", "version": "v1", "kind": "Pod"}}
     review = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
-        "request": asked | {"operation": "CREATE", "object": {"metadata": {"name": "p"}}} | fields,
+        "request": body | {"operation": "CREATE", "object": {"metadata": {"name": "p"}}} | fields,
     }
     return msgspec.json.encode(review)
 

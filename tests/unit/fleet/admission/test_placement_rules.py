@@ -33,8 +33,8 @@ def crp(name: str = "p", selectors: Any = (NAMESPACES,), **spec: Any) -> dict[st
 
 def verdict(new: dict[str, Any], old: dict[str, Any] | None = None) -> str:
     operation = "CREATE" if old is None else "UPDATE"
-    asked = request("ClusterResourcePlacement", operation, new=new, old=old)
-    decision = decide_placement(asked, KINDS)
+    submitted = request("ClusterResourcePlacement", operation, new=new, old=old)
+    decision = decide_placement(submitted, KINDS)
     assert decision.allowed == (not decision.message)
     return decision.message
 
@@ -229,9 +229,9 @@ def test_a_placement_that_is_deleted_or_keeps_its_spec_is_not_checked() -> None:
     deleted = copy.deepcopy(bad)
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert verdict(deleted, crp()) == ""
-    asked = request("ClusterResourcePlacement", "UPDATE", new=finalized, old=bad)
-    assert not needs_kinds(asked)
-    assert selected_kinds(asked.decoded(Placement)) == [GroupVersionKind("", "v1", "Sail")]
+    submitted = request("ClusterResourcePlacement", "UPDATE", new=finalized, old=bad)
+    assert not needs_kinds(submitted)
+    assert selected_kinds(submitted.decoded(Placement)) == [GroupVersionKind("", "v1", "Sail")]
     assert verdict(bad, crp()).startswith(WRAPPER)
 
 
@@ -298,8 +298,8 @@ def test_the_number_of_overrides_is_limited() -> None:
         "resourceOverride limit has been reached: at most 100 resources can be created."
     )
     assert override_verdict(override(SELECTOR), *others[1:]) == ""
-    asked = request("X", "UPDATE", new=override(SELECTOR))
-    assert decide_override(asked, ClusterResourceOverride, others).allowed
+    submitted = request("X", "UPDATE", new=override(SELECTOR))
+    assert decide_override(submitted, ClusterResourceOverride, others).allowed
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def stored(**content: Any) -> Placement:
 
 
 def test_evictions_depend_on_their_placement() -> None:
-    asked = request("X", new={"metadata": {}, "spec": {"placementName": "p"}})
-    assert evicted_placement(asked) == "p"
+    submitted = request("X", new={"metadata": {}, "spec": {"placementName": "p"}})
+    assert evicted_placement(submitted) == "p"
     assert decide_eviction(None).allowed
     assert decide_eviction(stored()).allowed
     fixed = stored(policy={"placementType": "PickFixed"})
@@ -372,11 +372,11 @@ def test_evictions_depend_on_their_placement() -> None:
     ],
 )
 def test_budgets_of_pick_all_are_numbers(spec: Any, message: str) -> None:
-    asked = request("X", new={"metadata": {"name": "p"}, "spec": spec})
+    submitted = request("X", new={"metadata": {"name": "p"}, "spec": spec})
     prefix = "cluster resource placement policy type PickAll is not supported with "
-    assert decide_budget(asked, stored()).message == (f"{prefix}{message}" if message else "")
-    assert decide_budget(asked, None).allowed
-    assert decide_budget(asked, stored(policy=PICK_N)).allowed
+    assert decide_budget(submitted, stored()).message == (f"{prefix}{message}" if message else "")
+    assert decide_budget(submitted, None).allowed
+    assert decide_budget(submitted, stored(policy=PICK_N)).allowed
 
 
 def test_workloads_are_banned_outside_reserved_namespaces() -> None:
@@ -469,8 +469,8 @@ _specs = st.fixed_dictionaries(
 
 @given(_specs)
 def test_the_patch_leads_to_the_defaults_and_nothing_is_lost(spec: dict[str, Any]) -> None:
-    asked = request("ClusterResourcePlacement", new={"metadata": {}, "spec": spec})
-    decision = decide_defaults(asked)
+    submitted = request("ClusterResourcePlacement", new={"metadata": {}, "spec": spec})
+    decision = decide_defaults(submitted)
     assert decision.allowed
     result = patched({"spec": spec}, decision.patch)["spec"]
     assert result == defaulted_spec(spec)
