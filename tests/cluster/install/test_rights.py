@@ -49,6 +49,7 @@ from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key, find_condition
 from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport
+from kubeocean.sharding.names import Names
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
 from support.proxier_server import pair_of
 from support.rollout_env import roll_out
@@ -217,10 +218,9 @@ async def test_sharded_syncers_are_refused_nothing(
             directory=tmp_path,
         ):
             await until(lambda: ready_nodes(client, join_request.name), within=60)
-            tables = await client.list(CONFIG_MAPS, SYSTEM, labels=f"{DEFAULT.sharding}/role=table")
-            assert naming.syncer_ring(join_request.name) in {
-                each.labels[f"{DEFAULT.sharding}/ring"] for each in tables.items
-            }
+            ring = Names(naming.syncer_ring(join_request.name), DEFAULT.sharding)
+            tables = await client.list(CONFIG_MAPS, SYSTEM, labels=ring.selects("table"))
+            assert [each.name for each in tables.items] == [ring.table]
             await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
             await until(lambda: is_gone(client, join_request.name), within=60)
     finally:
