@@ -14,6 +14,8 @@ from kubeocean.cli._clusters import (
     DryRunOption,
     ForceOption,
     KubeconfigOption,
+    ManagementContextOption,
+    ManagementOption,
     Notation,
     NotationOption,
     TimeoutOption,
@@ -119,16 +121,6 @@ _Size = Annotated[
         "nodes), medium (up to 1000) or large."
     ),
 ]
-_Management = Annotated[
-    str,
-    typer.Option(
-        "--management-kubeconfig",
-        metavar="FILE",
-        help="Path of the kubeconfig of a management cluster, in which the manager, syncers and "
-        "proxiers run.",
-        show_default="they run in the computing cluster",
-    ),
-]
 _Server = Annotated[
     str,
     typer.Option(
@@ -185,8 +177,8 @@ def install(
     network_policies: _Network = True,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
-    management_kubeconfig: _Management = "",
-    management_context: ContextOption = "",
+    management_kubeconfig: ManagementOption = "",
+    management_context: ManagementContextOption = "",
     server: _Server = "",
     label_domain: DomainOption = "kubeocean.io",
     dry_run: DryRunOption = False,
@@ -229,6 +221,7 @@ def install(
             monitoring=monitoring,
             network_policies=network_policies,
         )
+        _check_options(management_kubeconfig, management_context, server)
         async with AsyncExitStack() as stack:
             connect = partial(applier, stack=stack, domain=values.domain, force=force_conflicts)
             management: Applier | None = None
@@ -244,16 +237,16 @@ def install(
             computing = connect(source, cluster="computing")
             await _check(computing, values)
             values = await _with_admission(computing, values)
+            access = source.current()
+            access = replace(access, server=server.rstrip("/") or access.server)
+            credentials = management and Credentials(values, computing, management, access)
             report = partial(print_result, "computing")
             await computing.apply_all(computing_objects(values), report)
-            if management is not None:
-                access = source.current()
-                if server:
-                    access = replace(access, server=server)
+            if management and credentials:
                 report = partial(print_result, "management")
                 namespace, *others = management_objects(values)
                 await management.apply_all([namespace], report)
-                await Credentials(values, computing, management, access).put(print_result)
+                await credentials.put(print_result)
                 await management.apply_all(others, report)
             await _withdraw(computing, management, values)
             if wait:
@@ -292,6 +285,21 @@ def _size(text: str) -> Size:
     except ValueError:
         message = f"must be one of {', '.join(Size)}"
         raise ConfigError(message, source="--size", value=text) from None
+
+
+def _check_options(management_kubeconfig: str, management_context: str, server: str) -> None:
+    """:raises ConfigError: an option has no meaning, or is no URL."""
+    from kubeocean.errors import ConfigError
+
+    if server and not server.startswith("https://"):
+        message = "must be a URL such as https://computing.example.com:6443"
+        raise ConfigError(message, source="--server", value=server)
+    if management_kubeconfig:
+        return
+    for option, given in (("--management-context", management_context), ("--server", server)):
+        if given:
+            message = "has no meaning without --management-kubeconfig"
+            raise ConfigError(message, source=option, value=given)
 
 
 async def _check(computing: Applier, values: Values) -> None:

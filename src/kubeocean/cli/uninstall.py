@@ -12,6 +12,8 @@ from kubeocean.cli._clusters import (
     ContextOption,
     DomainOption,
     KubeconfigOption,
+    ManagementContextOption,
+    ManagementOption,
     applier,
     print_result,
     reach,
@@ -40,14 +42,8 @@ def uninstall(
     ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
-    management_kubeconfig: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Path of the kubeconfig of the management cluster, if there is one.",
-        ),
-    ] = "",
-    management_context: ContextOption = "",
+    management_kubeconfig: ManagementOption = "",
+    management_context: ManagementContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
 ) -> None:
     """Delete the objects that `install` created. All workers must have left first."""
@@ -73,7 +69,7 @@ def uninstall(
                 typer.echo("No worker is bound.")
                 return
             values = Values(domain=domain, monitoring=True)
-            recorded = await recorded_management(computing, values)
+            recorded = await recorded_management(computing.client, domain)
             computed = [*computing_objects(values), *withdrawn_objects(values)]
             results = set()
             if recorded:
@@ -111,15 +107,14 @@ async def _management(
     connect: Callable[..., Applier], kubeconfig: str, context: str, recorded: str
 ) -> Applier:
     """:raises ConfigError: the kubeconfig of the recorded management cluster is not given."""
-    from kubeocean.errors import ConfigError
     from kubeocean.install.join import identity
+    from kubeocean.install.management import other_management
 
-    message = f"must lead to the cluster {recorded}, in which Kubeocean's programs run"
     if not kubeconfig:
-        raise ConfigError(message, source="--management-kubeconfig")
+        raise other_management(recorded)
     management = connect(reach(kubeconfig, context), cluster="management")
     if await identity(management) != recorded:
-        raise ConfigError(message, source="--management-kubeconfig", value=kubeconfig)
+        raise other_management(recorded, given=kubeconfig)
     return management
 
 

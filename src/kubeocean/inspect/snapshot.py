@@ -204,6 +204,7 @@ class Snapshot:
     only: str = ""
     domain: Domain = field(default=group.DEFAULT)
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
+    management: str = ""  # UID of the cluster in which our programs run; empty: the computing one
     bindings: Part[tuple[ClusterBinding, ...]] = NOT_REQUESTED
     nodes: Part[tuple[Node, ...]] = NOT_REQUESTED  # virtual nodes
     usage: Part[Mapping[str, NodeUse]] = NOT_REQUESTED  # of virtual nodes with pods, by name

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Final
 
 from kubeocean.api import group
+from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.install.apply import Applier, ApplyResult
 from kubeocean.install.computing_objects import (
@@ -34,21 +35,25 @@ from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import computing_secret
 from kubeocean.install.values import Values
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NAMESPACES, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
 
 __all__ = [
+    "OPTION",
     "Credentials",
     "anchors",
     "check_management",
     "credential_secrets",
     "management_objects",
+    "other_management",
     "recorded_management",
     "withdrawn_management_objects",
 ]
 
+OPTION: Final = "--management-kubeconfig"
 _COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
 _WRITE: Final = ("get", "list", "watch", "create", "patch", "delete")
 _ROLLED_OUT: Final = (
@@ -116,13 +121,19 @@ def credential_secrets(values: Values) -> list[Json]:
     ]
 
 
-async def recorded_management(computing: Applier, values: Values) -> str:
+async def recorded_management(computing: Client, domain: Domain) -> str:
     """Return the UID of the management cluster of an installation; "" if it has none."""
     try:
-        namespace = await computing.client.get(NAMESPACES, values.namespace)
+        namespace = await computing.get(NAMESPACES, domain.system_namespace)
     except NotFound:
         return ""
-    return namespace.annotations.get(values.domain.management_cluster_id, "")
+    return namespace.annotations.get(domain.management_cluster_id, "")
+
+
+def other_management(recorded: str, *, given: str = "", remedy: str = "") -> ConfigError:
+    """Return the error that an option does not lead to the recorded management cluster."""
+    message = f"must lead to the cluster {recorded}, in which Kubeocean's programs run{remedy}"
+    return ConfigError(message, source=OPTION, value=given or None)
 
 
 async def check_management(computing: Applier, values: Values, *, computing_id: str) -> None:
@@ -132,25 +143,26 @@ async def check_management(computing: Applier, values: Values, *, computing_id: 
 
     :raises ConfigError: they run elsewhere, or both clusters are the same.
     """
-    source = "--management-kubeconfig"
     if values.management == computing_id:
         message = "leads to the computing cluster itself; leave this option out"
-        raise ConfigError(message, source=source)
-    recorded = await recorded_management(computing, values)
+        raise ConfigError(message, source=OPTION)
+    recorded = await recorded_management(computing.client, values.domain)
     if recorded == values.management:
         return
+    remedy = "; to move them, run kubeocean uninstall first"
     if recorded:
-        message = f"must lead to the cluster {recorded}, in which Kubeocean's programs run"
-        raise ConfigError(f"{message}; to move them, run kubeocean uninstall first", source=source)
+        raise other_management(recorded, remedy=remedy)
     if await computing.find(manager_deployment(values)) is not None:
-        message = "Kubeocean's programs run in the computing cluster"
-        raise ConfigError(f"{message}; to move them, run kubeocean uninstall first", source=source)
+        message = f"Kubeocean's programs run in the computing cluster{remedy}"
+        raise ConfigError(message, source=OPTION)
 
 
 class Credentials:
     """The programs' credentials of the computing cluster, in Secrets of the management cluster.
 
     `access` is the computing cluster as the management cluster reaches it.
+
+    :raises ConfigError: the computing cluster's certificate would not be verified.
     """
 
     def __init__(
@@ -162,6 +174,10 @@ class Credentials:
         *,
         clock: Clock | None = None,
     ) -> None:
+        if access.insecure:
+            message = "has insecure-skip-tls-verify: whoever is between the clusters could act as "
+            message += "Kubeocean's programs; use certificate-authority-data instead"
+            raise ConfigError(message, source="--kubeconfig", value=access.server)
         self._values = values
         self._computing = computing
         self._management = management
@@ -169,14 +185,7 @@ class Credentials:
         self._clock = clock or RealClock()
 
     async def put(self, report: Callable[[str, Json, ApplyResult], None]) -> None:
-        """Create the Secrets, or renew those whose token expires soon or leads elsewhere.
-
-        :raises ConfigError: the computing cluster's certificate would not be verified.
-        """
-        if self._access.insecure:
-            message = "has insecure-skip-tls-verify: whoever is between the clusters could act as "
-            message += "Kubeocean's programs"
-            raise ConfigError(message, source="--kubeconfig", value=self._access.server)
+        """Create the Secrets, or renew those whose token expires soon or is for another server."""
         for component, anchor in zip(_COMPONENTS, anchors(self._values), strict=True):
             result, stored = await self._computing.put(anchor)
             report("computing", anchor, result)
@@ -185,8 +194,7 @@ class Credentials:
                 report("management", secret, await self._management.apply(secret))
 
     async def _is_valid(self, component: str, anchor_uid: str) -> bool:
-        """Whether the stored token is bound to the anchor, is not due, and the server is the
-        same."""
+        """Whether the stored token is bound to the anchor, is not due, and for the same server."""
         name = computing_secret(self._values, component)
         try:
             secret = await self._management.client.get(

@@ -151,8 +151,11 @@ class Values:
                 message = f"must be at least the number of replicas of each {component} ({least})"
                 raise ConfigError(message, field=f"{component} maximum of replicas", value=number)
         if group.COMPONENT_SYNCER in self.max_replicas and not self.shard_syncers:
-            message = "needs sharded syncers: without shards, further replicas are standbys"
-            raise ConfigError(message, field="syncer maximum of replicas")
+            message = (
+                "needs sharded syncers (--shard-syncers): otherwise further replicas are standbys"
+            )
+            number = self.max_replicas[group.COMPONENT_SYNCER]
+            raise ConfigError(message, field="syncer maximum of replicas", value=number)
 
     def replicas_of(self, component: str) -> int:
         """Return the number of replicas of the manager, or of each syncer or proxier."""

@@ -198,6 +198,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
             assert {each.name for each in leases} >= {"kubeocean-manager-leader"}
             assert (await three.management_api.list(LEASES, SYSTEM)).items == []
             assert await three.objects() == rolled_out
+            await _check_doctor(three)
             await three.command("leave", NAME, *worker, *computing)
         assert (await three.computing_api.list(CLUSTER_BINDINGS)).items == []
         assert await three.objects() == []
@@ -211,6 +212,23 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
         assert not [name for name in names if "computing" in name or "management" in name]
     with pytest.raises(NotFound):
         await three.management_api.get(DEPLOYMENTS, DEFAULT.manager, SYSTEM)
+
+
+async def _check_doctor(three: Three) -> None:
+    """Doctor examines the programs where they run, and otherwise says that it did not."""
+    unread = await three.home.run("doctor", *three.options[:2])
+    assert "they run in the management cluster" in unread.out
+    assert "add --management-kubeconfig" in unread.out
+    assert "Deployment kubeocean-manager" not in unread.out
+    assert unread.code != 0
+    whole = await three.home.run("doctor", *three.options)
+    assert "Deployment kubeocean-manager" in whole.out  # no kubelet runs its pods
+    assert "in the management cluster" in whole.out
+    assert "add --management-kubeconfig" not in whole.out
+    other = ("--management-kubeconfig", str(three.worker.kubeconfig))
+    refused = await three.home.run("doctor", *three.options[:2], *other)
+    assert refused.code == 2
+    assert "--management-kubeconfig: must lead to the cluster" in refused.err
 
 
 async def _check_metrics(three: Three, program: SyncerProcess) -> None:
