@@ -14,18 +14,24 @@ import pytest
 
 from conftest import NewCluster
 from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.fleet.names import ANNOTATION_AGENT_VERSION, ANNOTATION_WORK_FINALIZER
 from kubeocean.api.fleet.placements import CLUSTER_RESOURCE_PLACEMENTS
+from kubeocean.api.group import APP_PART_OF
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.errors import ApiError
 from kubeocean.inspect.fleet import placement_view
 from kubeocean.local.assets import Assets
 from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client, MergePatch, connect
-from kubeocean.runtime.kinds import DEPLOYMENTS, NAMESPACES, NODES, PODS
+from kubeocean.runtime.discovery import Discovery
+from kubeocean.runtime.kinds import DEPLOYMENTS, LEASES, NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import find_condition
 from support.commands import Home
 from support.wait import until
 
 SYSTEM = "kubeocean-system"
+# Annotations that extend KubeFleet's API: they are the same under each label domain.
+_OF_FLEETS = {ANNOTATION_AGENT_VERSION, ANNOTATION_WORK_FINALIZER}
 
 
 @pytest.fixture
@@ -77,6 +83,61 @@ async def test_up_shows_the_product_at_work(
     assert home.processes() == {}
 
 
+@pytest.mark.slow
+async def test_a_whole_ocean_has_the_labels_and_names_of_another_domain(home: Home) -> None:
+    own = ("--label-domain", "tapestry.io")
+    up = await home.run("up", "--workers", "1", "--nodes", "1", *own)
+    assert up.code == 0, up.err
+    assert "labels of tapestry.io" in up.out
+    await _check_commands(up.out, home, node="vnode-worker-1-sim-0")
+    kubeconfig = (await home.run("kubeconfig")).out.strip()
+    computing, worker = connect(kubeconfig), connect(kubeconfig, context="worker-1")
+    try:
+        pods = (await computing.list(PODS, "tapestry-system")).items
+        programs = {pod.name.rsplit("-", 2)[0] for pod in pods}
+        assert programs == {
+            "tapestry-manager",
+            "tapestry-syncer-worker-1",
+            "tapestry-proxier-worker-1",
+        }
+        leases = {lease.name for lease in (await computing.list(LEASES, "tapestry-system")).items}
+        assert {"tapestry-manager-leader", "tapestry-syncer-worker-1"} <= leases
+        # The API server asks the proxier, and that the worker, whose simulated node has no kubelet.
+        pods = (await computing.list(PODS, "default")).items
+        page = f"/api/v1/namespaces/default/pods/{pods[0].name}/log"
+        with pytest.raises(ApiError, match="containerLogs/tapestry-worker/sample-"):
+            await computing.request("GET", page)
+        copies = (await worker.list(PODS, "tapestry-worker")).items
+        assert {copy.labels["tapestry.io/managed-by"] for copy in copies} == {"tapestry"}
+        await _check_no_other_domain(computing, worker)
+        binding = await computing.get(CLUSTER_BINDINGS, "worker-1")
+        assert all(each.startswith("tapestry.io/") for each in binding.metadata.finalizers or ())
+        leave = await home.run(
+            *("leave", "worker-1", "--kubeconfig", kubeconfig, "--context", "worker-1", *own),
+            *("--computing-kubeconfig", kubeconfig),
+        )
+        assert leave.code == 0, leave.err
+        assert (await worker.list(PODS, "tapestry-worker")).items == []
+    finally:
+        await computing.close()
+        await worker.close()
+
+
+async def _check_no_other_domain(*clients: Client) -> None:
+    """Keys, names and finalizers of no object are those of the default domain."""
+    for client in clients:
+        for kind in await Discovery(client).resources():
+            if "list" not in kind.verbs:
+                continue
+            for each in (await client.list(kind.untyped(), keep_raw=True)).items:
+                meta = each.content()["metadata"]
+                keys = {*each.labels, *each.annotations, *(meta.get("finalizers") or ())}
+                named = [each.name, each.namespace, *each.labels.values()]
+                assert not [key for key in keys - _OF_FLEETS if "kubeocean.io/" in key], meta
+                mine = each.labels.get(APP_PART_OF) != "kubeocean"  # of CRDs, shared by all domains
+                assert not mine or not [word for word in named if "kubeocean" in word], meta
+
+
 async def _check_at_work(computing: Client, home: Home) -> None:
     virtual = {f"vnode-worker-{w}-sim-{n}" for w in (1, 2) for n in (0, 1)}
     assert await _ready_nodes(computing) == virtual | {"processes"}
@@ -95,7 +156,7 @@ async def _check_at_work(computing: Client, home: Home) -> None:
     assert accounts == {name: name for name in ours}
 
 
-async def _check_commands(out: str, home: Home) -> None:
+async def _check_commands(out: str, home: Home, *, node: str = "vnode-worker-2-sim-1") -> None:
     commands = _printed(out)
     assert len(commands) >= 7
     script = "\n".join(["set -e", *commands])
@@ -108,7 +169,7 @@ async def _check_commands(out: str, home: Home) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "vnode-worker-2-sim-1" in done.stdout
+    assert node in done.stdout
     assert "sample-" in done.stdout
 
 

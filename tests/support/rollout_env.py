@@ -289,12 +289,15 @@ def normal(content: Json) -> Json:
     return body
 
 
-async def roll_out(client: Client, binding: ClusterBinding, root: Path) -> None:
+async def roll_out(
+    client: Client, binding: ClusterBinding, root: Path, values: Values | None = None
+) -> None:
     """Apply the objects of a binding once, from our own templates."""
+    values = values or Values()
     rollout = Rollout(
         client,
-        syncer_templates=Mounted.syncers(root / "syncer").path,
-        proxier_templates=Mounted.proxiers(root / "proxier").path,
+        syncer_templates=Mounted(root / "syncer", syncer_files(values)).path,
+        proxier_templates=Mounted(root / "proxier", proxier_files(values)).path,
     )
     result = await rollout.ensure(binding)
     assert not result.failed, result

@@ -51,6 +51,16 @@ class SyncerProcess:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, await answer.text()
 
+    async def metrics_status(self, token: str) -> int:
+        """The status of the page of metrics over HTTPS, for a caller with this token."""
+        url = f"https://{(await self.says('Started service'))['metrics']}/metrics"
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(url, headers=headers, ssl=False) as answer,  # it is self-signed
+        ):
+            return answer.status
+
     async def is_ready(self) -> bool:
         return (await self.page("health", "/readyz"))[0] == 200
 

@@ -32,7 +32,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def build(expected: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    words = [ROOT / "scripts" / "go-program", "example.com/m", "v1.0.0", expected, "./cmd/m", "out"]
+    program = str(ROOT / "scripts" / "go-program")
+    words = [program, "example.com/m", "v1.0.0", expected, "./cmd/m", "out"]
     return subprocess.run(words, env=environ, capture_output=True, text=True)
 
 

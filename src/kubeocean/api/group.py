@@ -246,6 +246,13 @@ class Domain:
     # New: on objects that a manager rolls out, a digest of the rendered templates
     rollout_digest = _Key("rollout-digest")
 
+    # New, on such objects in a management cluster, where the binding cannot own them: its name and
+    # UID
+    rolled_out_for = _Key("rolled-out-for")
+
+    # New, on the system namespace: the cluster in which Kubeocean's programs run, if another
+    management_cluster_id = _Key("management-cluster-id")
+
     # New, of a binding: how much its syncer and its proxier log
     log_level = _Key("log-level")
 

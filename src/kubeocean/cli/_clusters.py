@@ -28,6 +28,8 @@ __all__ = [
     "DryRunOption",
     "ForceOption",
     "KubeconfigOption",
+    "ManagementContextOption",
+    "ManagementOption",
     "MountOption",
     "Notation",
     "NotationOption",
@@ -76,6 +78,24 @@ ContextOption = Annotated[
     typer.Option(
         metavar="NAME",
         help="Name of the kubeconfig context to use.",
+        show_default="its current context",
+    ),
+]
+ManagementOption = Annotated[
+    str,
+    typer.Option(
+        "--management-kubeconfig",
+        metavar="FILE",
+        help="Path of the kubeconfig of the management cluster, in which Kubeocean's programs run.",
+        show_default="they run in the computing cluster",
+    ),
+]
+ManagementContextOption = Annotated[
+    str,
+    typer.Option(
+        "--management-context",
+        metavar="NAME",
+        help="Name of the context of --management-kubeconfig to use.",
         show_default="its current context",
     ),
 ]

@@ -50,13 +50,21 @@ class Guide:
         commands.append(self._kubectl("get", "nodes"))
         if self._lends:
             commands += self._sample_commands()
-        manager = ("-n", "kubeocean-system", "logs", "deploy/kubeocean-manager", "--tail", "3")
-        commands += [self._kubectl(*manager), command_line("status")]
+        domain, own = self.shape.domain, self._domain_option()
+        manager = ("-n", domain.system_namespace, "logs", f"deploy/{domain.manager}", "--tail", "3")
+        commands += [self._kubectl(*manager), command_line("status", *own)]
         if self._lends:
-            commands.append(command_line("explain", "node", self._first_node()))
+            commands.append(command_line("explain", "node", self._first_node(), *own))
         if self.shape.fleet and self.shape.workers:
             commands.append(command_line("fleet", "clusters"))
-        return [*commands, command_line("doctor")]
+        return [*commands, command_line("doctor", *own)]
+
+    def _domain_option(self) -> tuple[str, ...]:
+        """Return the option by which commands find labels of another domain than the default."""
+        from kubeocean.api.group import DEFAULT
+
+        domain = self.shape.domain
+        return ("--label-domain", domain.name) if domain != DEFAULT else ()
 
     @property
     def _lends(self) -> bool:
@@ -66,12 +74,15 @@ class Guide:
         first = self.clusters[1].context
         commands = [
             self._kubectl("get", "pods", "-o", "wide"),
-            self._kubectl("--context", first, "get", "pods", "-n", "kubeocean-worker"),
+            self._kubectl("--context", first, "get", "pods", "-n", self._mount_namespace()),
         ]
         if self.shape.real_nodes:  # simulated nodes run no containers
             commands.append(self._kubectl("logs", "deploy/sample", "--tail", "3"))
             commands.append(self._kubectl("exec", "deploy/sample", "--", "hostname"))
         return commands
+
+    def _mount_namespace(self) -> str:
+        return self.shape.domain.worker_namespace
 
     def _first_node(self) -> str:
         from kubeocean.api.naming import virtual_node

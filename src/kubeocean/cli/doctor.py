@@ -7,7 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
-from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
+from kubeocean.cli._clusters import (
+    ContextOption,
+    DomainOption,
+    KubeconfigOption,
+    ManagementContextOption,
+    ManagementOption,
+    reach,
+)
 from kubeocean.cli._output import FormatOption, OutputFormat, print_document, progress_for
 from kubeocean.cli._readers import complete_binding
 from kubeocean.cli._run import run
@@ -31,6 +38,8 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
+    management_kubeconfig: ManagementOption = "",
+    management_context: ManagementContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = OutputFormat.TEXT,
 ) -> None:
@@ -49,7 +58,11 @@ def doctor(
 
         async with AsyncExitStack() as stack:
             computing = retrying_client(reach(kubeconfig, context), "computing", stack)
-            reader = DoctorReader(computing, domain=Domain(label_domain))
+            management = None
+            if management_kubeconfig:
+                access = reach(management_kubeconfig, management_context)
+                management = retrying_client(access, "management", stack)
+            reader = DoctorReader(computing, management=management, domain=Domain(label_domain))
             stack.push_async_callback(reader.close)
             subject = f"binding {binding}" if binding else "all clusters"
             with progress_for(quiet=output is not OutputFormat.TEXT).task(f"examining {subject}"):

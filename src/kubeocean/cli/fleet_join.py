@@ -10,6 +10,7 @@ import typer
 
 from kubeocean.cli._clusters import (
     ContextOption,
+    DomainOption,
     ForceOption,
     TimeoutOption,
     WaitOption,
@@ -61,6 +62,7 @@ def join(
             "serves the member with the credential of the binding.",
         ),
     ] = False,
+    label_domain: DomainOption = "kubeocean.io",
     force_conflicts: ForceOption = False,
     wait: WaitOption = True,
     timeout: TimeoutOption = 300.0,
@@ -73,7 +75,7 @@ def join(
     """
 
     async def work() -> None:
-        from kubeocean.api.group import DEFAULT
+        from kubeocean.api.group import Domain
         from kubeocean.errors import ConfigError
         from kubeocean.fleet.membership.plan import name_problem
         from kubeocean.install.agentless import AgentlessJoin
@@ -85,33 +87,36 @@ def join(
             member_objects,
             token_secret,
         )
-        from kubeocean.install.values import Values
+        from kubeocean.install.values import IMAGE, Values
 
         if problem := name_problem(name):
             raise ConfigError(problem, field="NAME", value=name)
         if agentless and (image or hub_url):
             option = "--image" if image else "--hub-url"
             raise ConfigError("has no meaning with --agentless", source=option)
-        values = Values(image=image) if image else Values()
+        domain = Domain(label_domain)
+        values = Values(domain=domain, image=image or IMAGE)
         async with AsyncExitStack() as stack:
-            connect = partial(applier, stack=stack, domain=DEFAULT, force=force_conflicts)
+            connect = partial(applier, stack=stack, domain=domain, force=force_conflicts)
             hub_source = reach(hub_kubeconfig, hub_context)
             hub = connect(hub_source, cluster="hub")
             member_source = reach(kubeconfig, context)
             member = connect(member_source, cluster="member")
             if agentless:
-                joining = AgentlessJoin(name, hub, member, member_source.current())
+                access = member_source.current()
+                joining = AgentlessJoin(name, hub, member, access, domain=domain)
                 await joining.run(heartbeat, print_result)
                 if wait:
                     await _wait(hub, name, timeout)
                     typer.echo(f"{name} has joined")
                 return
             connection = HubConnection.from_access(name, hub_source.current(), hub_url)
-            for body in (member_identity(name), member_cluster(name, heartbeat_s=heartbeat)):
+            identity = member_identity(name, domain)
+            for body in (identity, member_cluster(name, heartbeat_s=heartbeat)):
                 print_result("hub", body, await hub.apply(body))
-            await member.apply_all(member_objects(), partial(print_result, "member"))
+            await member.apply_all(member_objects(domain), partial(print_result, "member"))
             token = await _token(hub, name)
-            for body in (token_secret(token), member_deployment(values, connection)):
+            for body in (token_secret(token, domain), member_deployment(values, connection)):
                 print_result("member", body, await member.apply(body))
             if wait:
                 await _wait(hub, name, timeout)

@@ -9,6 +9,7 @@ import typer
 from kubeocean.cli._clusters import (
     NOT_YET,
     ContextOption,
+    DomainOption,
     TimeoutOption,
     WaitOption,
     wait_until_done,
@@ -25,6 +26,7 @@ from kubeocean.cli._run import interruptible, run
 if TYPE_CHECKING:
     from kubeocean.api.bindings import ClusterBinding
     from kubeocean.api.fleet.clusters import MemberCluster
+    from kubeocean.api.group import Domain
     from kubeocean.runtime.client import Client
 
 __all__ = ["leave"]
@@ -43,6 +45,7 @@ def leave(
         ),
     ] = "",
     context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
     wait: WaitOption = True,
     timeout: TimeoutOption = 1200.0,
 ) -> None:
@@ -54,6 +57,7 @@ def leave(
 
     async def work() -> None:
         from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+        from kubeocean.api.group import Domain
         from kubeocean.errors import NotFound
         from kubeocean.inspect.fleet import cluster_view
         from kubeocean.install.wait import State
@@ -81,7 +85,7 @@ def leave(
             with interruptible(lambda: f"{name} is leaving; the hub continues"):
                 state = await wait_until_done(read, f"{name} leaves", timeout)
         if state.done and binding is not None:
-            await _revoke(binding, kubeconfig, context)
+            await _revoke(binding, kubeconfig, context, Domain(label_domain))
         if not state.done:
             typer.echo(f"{name}: has not left after {timeout:g} s: {state.message}", err=True)
             raise typer.Exit(NOT_YET)
@@ -109,14 +113,13 @@ async def _binding(hub: Client, member: MemberCluster) -> ClusterBinding:
     raise ConfigError(message, source="--kubeconfig")
 
 
-async def _revoke(binding: ClusterBinding, kubeconfig: str, context: str) -> None:
+async def _revoke(binding: ClusterBinding, kubeconfig: str, context: str, domain: Domain) -> None:
     from contextlib import AsyncExitStack
 
-    from kubeocean.api.group import DEFAULT
     from kubeocean.cli._clusters import applier, print_result, reach
     from kubeocean.install.agentless import revoke
 
     async with AsyncExitStack() as stack:
         source = reach(kubeconfig, context)
-        worker = applier(source, cluster="worker", stack=stack, domain=DEFAULT, force=False)
-        await revoke(binding, worker, print_result)
+        worker = applier(source, cluster="worker", stack=stack, domain=domain, force=False)
+        await revoke(binding, worker, print_result, domain=domain)

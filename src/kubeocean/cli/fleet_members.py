@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,9 +18,12 @@ from kubeocean.cli._run import run
 
 if TYPE_CHECKING:
     from kubeocean.api.fleet.clusters import MemberCluster
+    from kubeocean.runtime.client import Client
     from kubeocean.runtime.objects import Json
 
 __all__ = ["clusters", "cordon", "cordoned", "uncordon", "uncordoned"]
+
+_TRIES: Final = 10  # the hub writes the status of a MemberCluster at each heartbeat
 
 
 def cordon(
@@ -38,20 +41,38 @@ def uncordon(
 
 
 async def _taint(name: str, kubeconfig: str, context: str, *, cordon: bool) -> None:
-    from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
-    from kubeocean.runtime.client import MergePatch
-
     word = "cordoned" if cordon else "uncordoned"
     async with hub_client(kubeconfig, context) as hub:
+        changed = await _write_taints(hub, name, cordon=cordon)
+    typer.echo(f"{name} {word}" if changed else f"{name} was {word} already")
+
+
+async def _write_taints(hub: Client, name: str, *, cordon: bool) -> bool:
+    """Add or remove the taint; False if nothing had to change.
+
+    A list can be replaced only as a whole, so the MemberCluster is read again after a conflict.
+
+    :raises Conflict: others wrote the MemberCluster between each read and write.
+    """
+    from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.errors import Conflict
+    from kubeocean.runtime.client import MergePatch
+
+    for tries_left in reversed(range(_TRIES)):
         member = await get_member(hub, name)
         taints = cordoned(member) if cordon else uncordoned(member)
         if taints is None:
-            typer.echo(f"{name} was {word} already")
-            return
+            return False
         metadata = {"resourceVersion": member.resource_version, "uid": member.uid}
         patch = MergePatch({"metadata": metadata, "spec": {"taints": taints}})
-        await hub.patch(MEMBER_CLUSTERS, name, patch)
-    typer.echo(f"{name} {word}")
+        try:
+            await hub.patch(MEMBER_CLUSTERS, name, patch)
+        except Conflict:
+            if not tries_left:
+                raise
+        else:
+            return True
+    raise AssertionError("unreachable")
 
 
 def cordoned(member: MemberCluster) -> list[Json] | None:

@@ -14,6 +14,8 @@ from kubeocean.cli._clusters import (
     DryRunOption,
     ForceOption,
     KubeconfigOption,
+    ManagementContextOption,
+    ManagementOption,
     Notation,
     NotationOption,
     TimeoutOption,
@@ -30,11 +32,11 @@ from kubeocean.cli._run import command_line, run
 if TYPE_CHECKING:
     from kubeocean.install.apply import Applier
     from kubeocean.install.values import Size, Values
+    from kubeocean.runtime.objects import Json
 
 __all__ = ["install"]
 
 _PRODUCTION = "production"
-_PRODUCTION_MANAGERS = 3
 
 
 _Image = Annotated[
@@ -74,6 +76,36 @@ _ProxierReplicas = Annotated[
     int | None,
     typer.Option(help="Number of replicas of each proxier.", show_default="--replicas"),
 ]
+_ShardSyncers = Annotated[
+    bool,
+    typer.Option(
+        "--shard-syncers", help="Share the nodes and pods of a binding among all of its syncers."
+    ),
+]
+_MaxSyncers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Scale the syncers of each binding up to this number by their CPU use (needs "
+        "--shard-syncers and a metrics-server).",
+        show_default="not scaled",
+    ),
+]
+_MaxProxiers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Scale the proxiers of each binding up to this number by their CPU use (needs a "
+        "metrics-server).",
+        show_default="not scaled",
+    ),
+]
+_ScaleCpu = Annotated[
+    int,
+    typer.Option(
+        metavar="PERCENT", help="CPU use of autoscaled programs, in percent of what they request."
+    ),
+]
 _Preset = Annotated[
     str,
     typer.Option(
@@ -87,6 +119,15 @@ _Size = Annotated[
     typer.Option(
         help="Size of the largest worker cluster, which sets requests and limits: small (up to 100 "
         "nodes), medium (up to 1000) or large."
+    ),
+]
+_Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="URL at which the management cluster reaches the computing cluster's API server.",
+        show_default="that of --kubeconfig",
     ),
 ]
 _Zone = Annotated[
@@ -124,6 +165,10 @@ def install(
     manager_replicas: _ManagerReplicas = None,
     syncer_replicas: _SyncerReplicas = None,
     proxier_replicas: _ProxierReplicas = None,
+    shard_syncers: _ShardSyncers = False,
+    max_syncers: _MaxSyncers = None,
+    max_proxiers: _MaxProxiers = None,
+    scale_cpu: _ScaleCpu = 80,
     size: _Size = "small",
     time_zone: _Zone = "",
     kubeconfig_namespace: _Namespaces = None,
@@ -132,6 +177,9 @@ def install(
     network_policies: _Network = True,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
+    management_kubeconfig: ManagementOption = "",
+    management_context: ManagementContextOption = "",
+    server: _Server = "",
     label_domain: DomainOption = "kubeocean.io",
     dry_run: DryRunOption = False,
     output: NotationOption = Notation.YAML,
@@ -145,8 +193,12 @@ def install(
     """
 
     async def work() -> None:
+        from dataclasses import replace
+
         from kubeocean.api.group import Domain
         from kubeocean.install.computing_objects import computing_objects
+        from kubeocean.install.join import identity
+        from kubeocean.install.management import Credentials, management_objects
         from kubeocean.install.values import IMAGE, Values
 
         values = Values(
@@ -159,6 +211,9 @@ def install(
                 preset, manager=manager_replicas, syncer=syncer_replicas, proxier=proxier_replicas
             ),
             near_control_plane=preset == _PRODUCTION,
+            shard_syncers=shard_syncers,
+            max_replicas=_given(syncer=max_syncers, proxier=max_proxiers),
+            target_cpu_percent=scale_cpu,
             size=_size(size),
             log_level=log_level,
             time_zone=time_zone,
@@ -166,22 +221,37 @@ def install(
             monitoring=monitoring,
             network_policies=network_policies,
         )
-        if dry_run:
-            print_objects({"computing cluster": computing_objects(values)}, output)
-            return
+        _check_options(management_kubeconfig, management_context, server)
         async with AsyncExitStack() as stack:
+            connect = partial(applier, stack=stack, domain=values.domain, force=force_conflicts)
+            management: Applier | None = None
+            if management_kubeconfig:
+                management = connect(
+                    reach(management_kubeconfig, management_context), cluster="management"
+                )
+                values = replace(values, management=await identity(management))
+            if dry_run:
+                print_objects(_objects(values), output)
+                return
             source = reach(kubeconfig, context)
-            computing = applier(
-                source, stack, cluster="computing", domain=values.domain, force=force_conflicts
-            )
+            computing = connect(source, cluster="computing")
             await _check(computing, values)
             values = await _with_admission(computing, values)
+            access = source.current()
+            access = replace(access, server=server.rstrip("/") or access.server)
+            credentials = management and Credentials(values, computing, management, access)
             report = partial(print_result, "computing")
             await computing.apply_all(computing_objects(values), report)
-            await _withdraw(computing, values)
+            if management and credentials:
+                report = partial(print_result, "management")
+                namespace, *others = management_objects(values)
+                await management.apply_all([namespace], report)
+                await credentials.put(print_result)
+                await management.apply_all(others, report)
+            await _withdraw(computing, management, values)
             if wait:
                 see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
-                await _wait(computing, values, timeout, command_line("doctor", *see))
+                await _wait(management or computing, values, timeout, command_line("doctor", *see))
         typer.echo("To bind a worker, run: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
 
     run(work)
@@ -193,12 +263,17 @@ def _replicas(preset: str, **given: int | None) -> dict[str, int]:
     :raises ConfigError: there is no such preset.
     """
     from kubeocean.errors import ConfigError
+    from kubeocean.install.values import PRODUCTION_MANAGERS
 
     if preset not in ("default", _PRODUCTION):
         message = f"must be default or {_PRODUCTION}"
         raise ConfigError(message, source="--preset", value=preset)
-    numbers = {"manager": _PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
-    return numbers | {component: n for component, n in given.items() if n is not None}
+    numbers = {"manager": PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
+    return numbers | _given(**given)
+
+
+def _given(**numbers: int | None) -> dict[str, int]:
+    return {component: number for component, number in numbers.items() if number is not None}
 
 
 def _size(text: str) -> Size:
@@ -212,6 +287,21 @@ def _size(text: str) -> Size:
         raise ConfigError(message, source="--size", value=text) from None
 
 
+def _check_options(management_kubeconfig: str, management_context: str, server: str) -> None:
+    """:raises ConfigError: an option has no meaning, or is no URL."""
+    from kubeocean.errors import ConfigError
+
+    if server and not server.startswith("https://"):
+        message = "must be a URL such as https://computing.example.com:6443"
+        raise ConfigError(message, source="--server", value=server)
+    if management_kubeconfig:
+        return
+    for option, given in (("--management-context", management_context), ("--server", server)):
+        if given:
+            message = "has no meaning without --management-kubeconfig"
+            raise ConfigError(message, source=option, value=given)
+
+
 async def _check(computing: Applier, values: Values) -> None:
     """Refuse an installation that would break one that exists.
 
@@ -219,9 +309,12 @@ async def _check(computing: Applier, values: Values) -> None:
         unreadable.
     """
     from kubeocean.errors import ConfigError, NotFound
+    from kubeocean.install.join import identity
+    from kubeocean.install.management import check_management
     from kubeocean.runtime.kinds import NAMESPACES
 
     await _check_bindings(computing, values)
+    await check_management(computing, values, computing_id=await identity(computing))
     try:
         namespace = await computing.client.get(NAMESPACES, values.namespace)
     except NotFound:
@@ -263,19 +356,35 @@ async def _with_admission(computing: Applier, values: Values) -> Values:
     return replace(values, admission=False)
 
 
-async def _withdraw(computing: Applier, values: Values) -> None:
+def _objects(values: Values) -> dict[str, list[Json]]:
+    """Return the objects of each cluster; Secrets with credentials are not among them."""
+    from kubeocean.install.computing_objects import computing_objects
+    from kubeocean.install.management import management_objects
+
+    objects = {"computing cluster": computing_objects(values)}
+    if values.management:
+        objects["management cluster"] = management_objects(values)
+    return objects
+
+
+async def _withdraw(computing: Applier, management: Applier | None, values: Values) -> None:
     """Delete objects of options that were not given, and of earlier versions."""
     from kubeocean.errors import NotFound
     from kubeocean.install.apply import ApplyResult
     from kubeocean.install.computing_objects import withdrawn_objects
+    from kubeocean.install.management import withdrawn_management_objects
 
-    for body in reversed(withdrawn_objects(values)):
-        try:
-            result = await computing.remove(body)
-        except NotFound:
-            continue  # the cluster does not serve this kind
-        if result is not ApplyResult.ABSENT:
-            print_result("computing", body, result)
+    clusters = {computing: withdrawn_objects(values)}
+    if management is not None:
+        clusters[management] = withdrawn_management_objects(values)
+    for cluster, withdrawn in clusters.items():
+        for body in reversed(withdrawn):
+            try:
+                result = await cluster.remove(body)
+            except NotFound:
+                continue  # the cluster does not serve this kind
+            if result is not ApplyResult.ABSENT:
+                print_result(cluster.client.cluster, body, result)
 
 
 async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:

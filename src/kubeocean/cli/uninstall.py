@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,6 +12,8 @@ from kubeocean.cli._clusters import (
     ContextOption,
     DomainOption,
     KubeconfigOption,
+    ManagementContextOption,
+    ManagementOption,
     applier,
     print_result,
     reach,
@@ -18,8 +21,12 @@ from kubeocean.cli._clusters import (
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
-    from kubeocean.install.apply import Applier
+    from collections.abc import Callable
+
+    from kubeocean.api.group import Domain
+    from kubeocean.install.apply import Applier, ApplyResult
     from kubeocean.install.values import Values
+    from kubeocean.runtime.objects import Json
 
 __all__ = ["uninstall"]
 
@@ -35,40 +42,80 @@ def uninstall(
     ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
+    management_kubeconfig: ManagementOption = "",
+    management_context: ManagementContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
 ) -> None:
     """Delete the objects that `install` created. All workers must have left first."""
 
     async def work() -> None:
         from kubeocean.api.group import Domain
-        from kubeocean.errors import NotFound
         from kubeocean.install.apply import ApplyResult
         from kubeocean.install.computing_objects import computing_objects, withdrawn_objects
+        from kubeocean.install.management import (
+            anchors,
+            credential_secrets,
+            management_objects,
+            recorded_management,
+        )
         from kubeocean.install.values import Values
 
         domain = Domain(label_domain)
         async with AsyncExitStack() as stack:
-            computing = applier(
-                reach(kubeconfig, context), stack, cluster="computing", domain=domain, force=False
-            )
-            await _check(computing)
+            connect = partial(applier, stack=stack, domain=domain, force=False)
+            computing = connect(reach(kubeconfig, context), cluster="computing")
+            await _check(computing, domain)
             if check:
                 typer.echo("No worker is bound.")
                 return
             values = Values(domain=domain, monitoring=True)
+            recorded = await recorded_management(computing.client, domain)
+            computed = [*computing_objects(values), *withdrawn_objects(values)]
             results = set()
-            for body in reversed([*computing_objects(values), *withdrawn_objects(values)]):
-                if purge or body["kind"] not in _KEPT_KINDS:
-                    try:
-                        result = await computing.remove(body)
-                    except NotFound:
-                        continue  # the cluster does not serve this kind
-                    results.add(result)
-                    if result is not ApplyResult.ABSENT:
-                        print_result("computing", body, result)
+            if recorded:
+                management = await _management(
+                    connect, management_kubeconfig, management_context, recorded
+                )
+                programs = [*credential_secrets(values), *management_objects(values)]
+                results |= await _remove(management, programs, purge=purge)
+                computed += anchors(values)
+            results |= await _remove(computing, computed, purge=purge)
         typer.echo(_removed(values, purge) if results != {ApplyResult.ABSENT} else _nothing(purge))
 
     run(work)
+
+
+async def _remove(cluster: Applier, objects: list[Json], *, purge: bool) -> set[ApplyResult]:
+    """Delete the objects of a cluster in the opposite order of creation; return all results."""
+    from kubeocean.errors import NotFound
+    from kubeocean.install.apply import ApplyResult
+
+    results = set()
+    for body in reversed(objects):
+        if purge or body["kind"] not in _KEPT_KINDS:
+            try:
+                result = await cluster.remove(body)
+            except NotFound:
+                continue  # the cluster does not serve this kind
+            results.add(result)
+            if result is not ApplyResult.ABSENT:
+                print_result(cluster.client.cluster, body, result)
+    return results
+
+
+async def _management(
+    connect: Callable[..., Applier], kubeconfig: str, context: str, recorded: str
+) -> Applier:
+    """:raises ConfigError: the kubeconfig of the recorded management cluster is not given."""
+    from kubeocean.install.join import identity
+    from kubeocean.install.management import other_management
+
+    if not kubeconfig:
+        raise other_management(recorded)
+    management = connect(reach(kubeconfig, context), cluster="management")
+    if await identity(management) != recorded:
+        raise other_management(recorded, given=kubeconfig)
+    return management
 
 
 def _nothing(purge: bool) -> str:
@@ -86,9 +133,10 @@ def _removed(values: Values, purge: bool) -> str:
     return f"Kubeocean is removed. To delete also {', '.join(kept)}, add --purge"
 
 
-async def _check(computing: Applier) -> None:
+async def _check(computing: Applier, domain: Domain) -> None:
     """:raises ConfigError: workers are still bound."""
     from kubeocean.api.bindings import CLUSTER_BINDINGS
+    from kubeocean.api.group import DEFAULT
     from kubeocean.errors import ConfigError, NotFound
 
     try:
@@ -97,5 +145,6 @@ async def _check(computing: Applier) -> None:
         return
     if bindings:
         names = ", ".join(binding.name for binding in bindings)
-        first = command_line("leave", bindings[0].name)
+        own = ("--label-domain", domain.name) if domain != DEFAULT else ()
+        first = command_line("leave", bindings[0].name, *own)
         raise ConfigError(f"workers are bound: {names}; unbind them first: {first}")

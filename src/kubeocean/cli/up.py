@@ -73,6 +73,14 @@ def up(
         bool,
         typer.Option("--show-reclaim", help="Have one worker reclaim its nodes for two minutes."),
     ] = False,
+    label_domain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DOMAIN",
+            help="Domain of Kubeocean's labels, annotations and names.",
+            show_default="kubeocean.io",
+        ),
+    ] = None,
     name: NameOption = DEFAULT_NAME,
     output: FormatOption = OutputFormat.TEXT,
 ) -> None:
@@ -91,6 +99,7 @@ def up(
             real_nodes=real_nodes,
             port=port,
             bare=bare or None,
+            label_domain=label_domain,
             fleet=fleet,
         )
         _check(wish, show_reclaim)
@@ -212,7 +221,11 @@ async def _show_status(guide: Guide) -> None:
     from kubeocean.inspect.status.pages import status_page
 
     async with AsyncExitStack() as stack:
-        where = Where(kubeconfig=str(guide.kubeconfig), context=guide.clusters[0].context)
+        where = Where(
+            kubeconfig=str(guide.kubeconfig),
+            context=guide.clusters[0].context,
+            label_domain=guide.shape.label_domain,
+        )
         view = await where.reader(stack).look("")
     print_lines(status_page(view, wide=False))
     typer.echo("")

@@ -116,6 +116,7 @@ class MemberProgram:
             hub,
             member,
             namespace=member_namespace(name),
+            domain=settings.label_domain,
             trackers=chosen(settings.status_extensions).tracker,
             backoff=settings.backoff,
             deletion_wait_s=settings.deletion_wait_minutes * 60.0,

@@ -132,9 +132,14 @@ class SnapshotReader:
         """List the leases of a namespace, by name."""
         return await read_part(what, self._leases(namespace))
 
-    async def deployments(self) -> SnapshotPart[dict[str, Deployment]]:
-        """List the Deployments of the system namespace, by name."""
-        return await read_part("deployments", self._deployments())
+    async def deployments(
+        self, cluster: Client | None = None
+    ) -> SnapshotPart[dict[str, Deployment]]:
+        """List the Deployments of the system namespace, by name.
+
+        `cluster` is the cluster in which our programs run, by default the computing cluster.
+        """
+        return await read_part("deployments", self._deployments(cluster or self.computing))
 
     # Names that a shell completes
 
@@ -169,9 +174,9 @@ class SnapshotReader:
     async def _leases(self, namespace: str) -> dict[str, Lease]:
         return {each.name: each for each in (await self.computing.list(LEASES, namespace)).items}
 
-    async def _deployments(self) -> dict[str, Deployment]:
+    async def _deployments(self, cluster: Client) -> dict[str, Deployment]:
         namespace = self.domain.system_namespace
-        listing = await self.computing.list(DEPLOYMENTS, namespace, keep_raw=True)
+        listing = await cluster.list(DEPLOYMENTS, namespace, keep_raw=True)
         return {each.name: each for each in listing.items}
 
 

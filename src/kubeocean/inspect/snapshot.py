@@ -209,6 +209,7 @@ class Snapshot:
     only: str = ""
     domain: Domain = field(default=group.DEFAULT)
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
+    management: str = ""  # UID of the cluster in which our programs run; empty: the computing one
     bindings: SnapshotPart[tuple[ClusterBinding, ...]] = NOT_REQUESTED
     nodes: SnapshotPart[tuple[Node, ...]] = NOT_REQUESTED  # virtual nodes
     usage: SnapshotPart[Mapping[str, NodeUse]] = (

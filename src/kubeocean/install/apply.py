@@ -40,8 +40,10 @@ class ApplyResult(StrEnum):
     FOREIGN = "not ours"
 
 
-def _kind(group: str, kind: str, plural: str, *, namespaced: bool = True) -> Resource[Untyped]:
-    return Resource(group, "v1", plural, kind, namespaced, Untyped)
+def _kind(
+    group: str, kind: str, plural: str, *, version: str = "v1", namespaced: bool = True
+) -> Resource[Untyped]:
+    return Resource(group, version, plural, kind, namespaced, Untyped)
 
 
 _KINDS: Final = {
@@ -61,6 +63,7 @@ _KINDS: Final = {
             )
         ),
         _kind("apps", "Deployment", "deployments"),
+        _kind("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers", version="v2"),
         _kind("monitoring.coreos.com", "PrometheusRule", "prometheusrules"),
         _kind("monitoring.coreos.com", "ServiceMonitor", "servicemonitors"),
         _kind("networking.k8s.io", "NetworkPolicy", "networkpolicies"),

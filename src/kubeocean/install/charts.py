@@ -1,11 +1,10 @@
 """Renders the Helm charts for computing clusters, workers, hubs and members.
 
-Values have the names of the earlier implementation's charts. The label domain is the default;
-`kubeocean install` has an option for it.
+Values have the names of the earlier implementation's charts.
 
-`_Marks` creates placeholders (marks) for Helm values. Marks are put into objects, and replaced by
-Helm expressions in the YAML of the objects. Text that is a template already, such as the manager's
-templates, is escaped.
+`_Marks` creates placeholders (marks) for Helm values; the label domain is one of them. Marks are
+put into objects, and replaced by Helm expressions in the YAML of the objects. Text that is a
+template already, such as the manager's templates, is escaped.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import yaml
 
 from kubeocean import __version__
 from kubeocean.api import group
+from kubeocean.api.group import Domain
 from kubeocean.install import computing_objects, fleet, templates, worker_admission, worker_objects
 from kubeocean.install.computing_admission import computing_admission
 from kubeocean.install.computing_objects import (
@@ -32,7 +32,15 @@ from kubeocean.install.monitoring import monitoring
 from kubeocean.install.object_parts import labels, named
 from kubeocean.install.permissions import Rule
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
-from kubeocean.install.values import IMAGE, PodSecurity, Size, Values, WorkerValues
+from kubeocean.install.scaling import TEMPLATE_HASH, sharding_objects
+from kubeocean.install.values import (
+    IMAGE,
+    PRODUCTION_MANAGERS,
+    PodSecurity,
+    Size,
+    Values,
+    WorkerValues,
+)
 from kubeocean.install.worker_admission import admission_objects, terms_of
 from kubeocean.runtime.objects import Json
 
@@ -45,6 +53,17 @@ def _json(value: object) -> str:
 
 _COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
 _NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
+_PRODUCT: Final = """\
+{{- define "kubeocean.product" -}}
+{{- $domain := .Values.labelDomain -}}
+{{- $label := "[a-z0-9]([a-z0-9-]*[a-z0-9])?" -}}
+{{- if not (regexMatch (printf "^%s([.]%s)*$" $label $label) $domain) }}
+{{- fail (printf "labelDomain: must be a lowercase DNS subdomain (got %q)" $domain) }}
+{{- end -}}
+{{ splitList "." $domain | first }}
+{{- end }}
+
+"""
 _HELPERS: Final = """\
 {{- define "kubeocean.image" -}}
 {{- $image := .component.image -}}
@@ -63,11 +82,17 @@ _HELPERS: Final = """\
 {{- end }}
 """
 _WORKER_HELPERS: Final = """\
-{{- define "kubeocean.suffix" -}}
+{{- define "kubeocean.namespace" -}}
 {{- if eq .Values.namespace.name "default" }}
 {{- fail "namespace.name: must not be default; use kubeocean join for that" }}
 {{- end -}}
-{{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
+{{ .Values.namespace.name | default (printf "%s-worker" (include "kubeocean.product" .)) }}
+{{- end }}
+
+{{- define "kubeocean.suffix" -}}
+{{- $namespace := include "kubeocean.namespace" . -}}
+{{- $own := printf "%s-worker" (include "kubeocean.product" .) -}}
+{{ if ne $namespace $own }}-{{ $namespace }}{{ end }}
 {{- end }}
 
 {{- define "kubeocean.guests" -}}
@@ -77,6 +102,10 @@ _WORKER_HELPERS: Final = """\
 {{ .Values.guests }}
 {{- end }}
 """
+# The values of `kubeocean install --preset production`, for `helm install -f`.
+_PRODUCTION: Final[Json] = {
+    group.COMPONENT_MANAGER: {"replicas": PRODUCTION_MANAGERS, "nearControlPlane": True}
+}
 _MEMBER_HELPERS: Final = """\
 {{- define "kubeocean.member" -}}
 {{- $name := required "name: must be the name of the MemberCluster" .Values.name | toString -}}
@@ -109,6 +138,15 @@ _POD_OPTIONS: Final = "\n".join(
     f"\t{value}: {{{{- toYaml . | nindent {{depth}} }}}}\n{{{{- end }}}}"
     for value in ("imagePullSecrets", "nodeSelector", "tolerations")
 )
+_SHARDING_ARGUMENT: Final = "{{- if .Values.syncer.sharding }}\n\t- --sharding\n{{- end }}"
+_SHARDING_VARIABLE: Final = (
+    f"{{{{- if .Values.syncer.sharding }}}}\n\t- {_json(TEMPLATE_HASH)}\n{{{{- end }}}}"
+)
+_NEEDS_SHARDING: Final = """\
+{{- if not .Values.syncer.sharding }}
+{{- fail "syncer.autoscaling.enabled: needs syncer.sharding; else further replicas are standbys" }}
+{{- end }}"""
+_MAX_REPLICAS: Final = 6
 _WITH_TOLERATIONS: Final = "{{- with .Values.global.tolerations }}"
 _CONTROL_PLANE: Final = (
     "{{- $tolerations := .Values.global.tolerations }}\n"
@@ -124,6 +162,8 @@ _NEAR_CONTROL_PLANE: Final = (
 )
 # Letters and digits only, so that a mark is a valid name and needs no quotes.
 _MARK: Final = re.compile(r"zzhelm(\d+)zz")
+# The domain of objects in charts, whose name and product are replaced in the text.
+_DOMAIN: Final = Domain("zzdomainzz.io")
 _TEMPLATE_ACTION: Final = re.compile(r"\{\{.*?\}\}")
 _ENTRY: Final = re.compile(r"^(?P<indent>\s*)(?:- )?'?(?P<mark>zzhelm\d+zz)'?(?:: ?'?'?)?$")
 _VALUE: Final = re.compile(r"^(?P<indent>\s*)(?P<key>[\w-]+): (?P<mark>zzhelm\d+zz)$")
@@ -167,6 +207,9 @@ class _Marks:
         return "".join(f"{self._replaced(line)}\n" for line in escaped.splitlines())
 
     def _replaced(self, line: str) -> str:
+        return _with_domain(self._filled(line))
+
+    def _filled(self, line: str) -> str:
         entry = _ENTRY.match(line)
         if entry is not None and entry["mark"] in self._lines:
             return self._lines[entry["mark"]].replace("\t", entry["indent"])
@@ -178,9 +221,18 @@ class _Marks:
         return _MARK.sub(lambda match: self._inline[match[0]], line)
 
 
+def _with_domain(text: str) -> str:
+    """Return the text with the domain and the product of the chart's values.
+
+    `$` is the root also where a `with` or `range` has changed the dot.
+    """
+    named_domain = text.replace(_DOMAIN.name, "{{ $.Values.labelDomain }}")
+    return named_domain.replace(_DOMAIN.product, '{{ include "kubeocean.product" $ }}')
+
+
 def computing_chart() -> dict[str, str]:
     """Return the files of `charts/kubeocean`, by name."""
-    values, marks = Values(), _Marks()
+    values, marks = Values(domain=_DOMAIN), _Marks()
     network = computing_guards(values)
     budgets = computing_guards(replace(values, network_policies=False))
     everything = computing_objects.computing_objects(values)
@@ -196,13 +248,17 @@ def computing_chart() -> dict[str, str]:
     return {
         "Chart.yaml": _chart("kubeocean", "The computing cluster's side of Kubeocean."),
         "values.yaml": _NOTE + _dump(_values()),
-        "templates/_helpers.tpl": _HELPERS,
+        "values-production.yaml": _NOTE + _dump(_PRODUCTION),
+        "templates/_helpers.tpl": _PRODUCT + _HELPERS,
         "templates/definition.yaml": marks.text([definition], condition=".Values.crd.enabled"),
         "templates/namespace.yaml": marks.text(
             namespaces[:1], condition=".Values.namespace.create"
         ),
         "templates/reservations.yaml": marks.text(namespaces[1:]),
         "templates/roles.yaml": marks.text(roles),
+        "templates/sharding.yaml": marks.text(
+            sharding_objects(values), condition=".Values.syncer.sharding"
+        ),
         "templates/templates.yaml": marks.text(_template_maps(values, marks)),
         "templates/manager.yaml": marks.text([manager]),
         "templates/check.yaml": marks.text([_check_job(values, marks)]),
@@ -222,7 +278,9 @@ def computing_chart() -> dict[str, str]:
 def _check_job(values: Values, marks: _Marks) -> Json:
     """Return the Job by which Helm refuses to uninstall a release while workers are bound."""
     name, domain = f"{values.domain.product}-uninstall", values.domain
-    container = templates.container(values, "uninstall", ["--check"])
+    container = templates.container(
+        values, "uninstall", ["--check", f"--label-domain={domain.name}"]
+    )
     for probe in ("livenessProbe", "readinessProbe", "ports"):
         del container[probe]
     selector = {group.APP_NAME: name}
@@ -250,7 +308,9 @@ def _check_job(values: Values, marks: _Marks) -> Json:
 def _template_maps(values: Values, marks: _Marks) -> list[Json]:
     syncer = _marked(templates.syncer_deployment(values), group.COMPONENT_SYNCER, marks, at=10)
     zone = "{{- with .Values.syncer.timeZone }}\n\t- --time-zone={{ . }}\n{{- end }}"
-    syncer["spec"]["template"]["spec"]["containers"][0]["args"].append(marks.line(zone))
+    container = syncer["spec"]["template"]["spec"]["containers"][0]
+    container["args"] += [marks.line(zone), marks.line(_SHARDING_ARGUMENT)]
+    container["env"].append(marks.line(_SHARDING_VARIABLE))
     proxier = _marked(templates.proxier_deployment(values), group.COMPONENT_PROXIER, marks, at=10)
     files = {
         group.COMPONENT_SYNCER: (templates.syncer_files(values), syncer),
@@ -258,10 +318,49 @@ def _template_maps(values: Values, marks: _Marks) -> list[Json]:
     }
     return [
         computing_objects.template_config_map(
-            values, component, content | {"deployment.yaml": templates.text(deployment)}
+            values,
+            component,
+            content
+            | {"deployment.yaml": templates.text(deployment)}
+            | (_syncer_role_bindings(values, marks) if deployment is syncer else {})
+            | _autoscaler_file(values, component, marks),
         )
         for component, (content, deployment) in files.items()
     ]
+
+
+def _syncer_role_bindings(values: Values, marks: _Marks) -> dict[str, str]:
+    """Return the role bindings of syncers, with that of sharding in a conditional."""
+    file, end = "rolebinding.yaml", "{{- end }}\n"
+    always, sharded = (
+        templates.syncer_files(each)[file].removesuffix(end)
+        for each in (values, replace(values, shard_syncers=True))
+    )
+    begins = marks.line("{{- if .Values.syncer.sharding }}")
+    ring = sharded.removeprefix(always)
+    return {file: f"{always}{begins}\n{ring}{marks.line('{{- end }}')}\n{end}"}
+
+
+def _autoscaler_file(values: Values, component: str, marks: _Marks) -> dict[str, str]:
+    """Return the autoscaler's template in a conditional."""
+    scaled = replace(values, shard_syncers=True, max_replicas={component: values.replicas})
+    body = templates.component_autoscaler(scaled, component)
+    body["spec"] |= {
+        "minReplicas": marks.value(f".Values.{component}.replicas"),
+        "maxReplicas": marks.value(f".Values.{component}.autoscaling.maxReplicas"),
+    }
+    (metric,) = body["spec"]["metrics"]
+    metric["resource"]["target"]["averageUtilization"] = marks.value(
+        f".Values.{component}.autoscaling.targetCPUUtilizationPercentage"
+    )
+    begins = f"{{{{- if .Values.{component}.autoscaling.enabled }}}}"
+    if component == group.COMPONENT_SYNCER:
+        begins += f"\n{_NEEDS_SHARDING}"
+    return {
+        marks.line(begins): "",
+        templates.AUTOSCALER_FILE: templates.text(body),
+        marks.line("{{- end }}"): "",
+    }
 
 
 def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json:
@@ -275,10 +374,10 @@ def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json
         f".Values.{component}.image.pullPolicy | default .Values.global.imagePullPolicy"
     )
     container["resources"] = marks.tree(f'include "kubeocean.resources" {arguments}')
-    own = Values().namespace
+    own = '(printf "%s-system" (include "kubeocean.product" .))'
     expressions = {
         "--zap-log-level": ".Values.logging.level",
-        "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces "{own}")',
+        "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces {own})',
     }
     flags = ((each, each.partition("=")[0]) for each in container["args"])
     container["args"] = [
@@ -299,6 +398,7 @@ def _values() -> Json:
     repository, _, _ = IMAGE.partition(":")
     image = {"repository": repository, "tag": "", "pullPolicy": ""}
     values: Json = {
+        "labelDomain": group.DEFAULT.name,
         "global": {
             "imageRegistry": "",
             "imagePullPolicy": "IfNotPresent",
@@ -312,7 +412,13 @@ def _values() -> Json:
     for component in _COMPONENTS:
         values[component] = {"image": dict(image), "replicas": 2, "resources": {}}
     values[group.COMPONENT_MANAGER]["nearControlPlane"] = False
-    values[group.COMPONENT_SYNCER]["timeZone"] = ""
+    values[group.COMPONENT_SYNCER] |= {"timeZone": "", "sharding": False}
+    for component in (group.COMPONENT_SYNCER, group.COMPONENT_PROXIER):
+        values[component]["autoscaling"] = {
+            "enabled": False,
+            "maxReplicas": _MAX_REPLICAS,
+            "targetCPUUtilizationPercentage": Values().target_cpu_percent,
+        }
     return values | {
         "namespace": {"create": True},
         "crd": {"enabled": True},
@@ -326,8 +432,8 @@ def _values() -> Json:
 def worker_chart() -> dict[str, str]:
     """Return the files of `charts/kubeocean-worker`, by name."""
     marks = _Marks()
-    namespace = marks.value(".Values.namespace.name")
-    values = WorkerValues(namespace=namespace, add_ons=tuple(AddOn), isolated=True)
+    namespace = marks.value('include "kubeocean.namespace" .')
+    values = WorkerValues(domain=_DOMAIN, namespace=namespace, add_ons=tuple(AddOn), isolated=True)
     suffix = marks.value('include "kubeocean.suffix" .')
     policies = _admission(values, marks)
     renewal = worker_admission.token_policy(values)
@@ -359,7 +465,7 @@ def worker_chart() -> dict[str, str]:
     return {
         "Chart.yaml": _chart("kubeocean-worker", "A worker's side of Kubeocean."),
         "values.yaml": _NOTE + _dump(_worker_values()),
-        "templates/_helpers.tpl": _WORKER_HELPERS,
+        "templates/_helpers.tpl": _PRODUCT + _WORKER_HELPERS,
         "templates/definition.yaml": marks.text(
             by_kind.pop("CustomResourceDefinition"), condition=".Values.crd.enabled"
         ),
@@ -391,7 +497,8 @@ def _admission(values: WorkerValues, marks: _Marks) -> list[Json]:
     expressions = {
         "nodes": "toJson .Values.nodes | quote",
         "priorityClasses": (
-            f'toJson (prepend .Values.priorityClasses "{values.domain.priority_class}") | quote'
+            "toJson (prepend .Values.priorityClasses "
+            '(printf "%s-default" (include "kubeocean.product" .))) | quote'
         ),
         "maxGraceSeconds": "int64 .Values.maxGraceSeconds | quote",
     }
@@ -461,7 +568,8 @@ def _renamed(body: Json, roles: dict[str, str]) -> Json:
 def _worker_values() -> Json:
     values = WorkerValues()
     return {
-        "namespace": {"create": True, "name": values.mount_namespace},
+        "labelDomain": group.DEFAULT.name,
+        "namespace": {"create": True, "name": ""},  # empty: that of the domain
         "crd": {"enabled": True},
         "addOns": [str(each) for each in DEFAULT_ADD_ONS],
         "quota": dict(values.quota),

@@ -8,7 +8,7 @@ the two:
 - a syncer writes only virtual nodes of its own binding, with their Leases and CSINodes;
 - a syncer creates and deletes pods, and writes their status, only on these nodes;
 - a syncer changes no content of Secrets and ConfigMaps, and in the system namespace no Secret or
-  ConfigMap at all;
+  ConfigMap at all, except ConfigMaps by which sharded syncers divide their work;
 - a token that a syncer requests is bound to a pod, valid for a day at most, and of no namespace
   whose pods stay in the computing cluster;
 - a proxier approves only certificates that it has requested itself;
@@ -39,6 +39,7 @@ from kubeocean.install.object_parts import (
 )
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
+from kubeocean.sharding.names import Names
 
 __all__ = ["TOKEN_LIFETIME_S", "computing_admission"]
 
@@ -154,18 +155,27 @@ def _pods(values: Values) -> list[Json]:
 def _sources(values: Values) -> list[Json]:
     """Return the admission policy for Secrets and ConfigMaps, which syncers only label."""
     domain = values.domain
+    found, role = "oldObject.metadata.labels", Names(domain.syncer, domain.sharding).role_label
+    ring = (
+        f"request.resource.resource == 'configmaps' && request.namespace == '{values.namespace}' "
+        f"&& has({found}) && '{role}' in {found}"
+    )
     return admission_policy(
         f"{domain.syncer}-sources",
         labels=labels(domain),
         requested_by=_by_any(values, domain.syncer),
         rules=[admission_rule("secrets", _UPDATE), admission_rule("configmaps", _UPDATE)],
+        variables=[_variable("ring", ring)],
         validations=[
             validation(
-                f"request.namespace != '{values.namespace}'",
+                f"variables.ring || request.namespace != '{values.namespace}'",
                 "a syncer may not change objects of the system namespace",
             ),
             *(
-                validation(_UNCHANGED.format(field), f"a syncer may not change {field}")
+                validation(
+                    f"variables.ring || ({_UNCHANGED.format(field)})",
+                    f"a syncer may not change {field}",
+                )
                 for field in ("data", "binaryData")
             ),
         ],
@@ -237,7 +247,8 @@ def _own_user(values: Values, component: str) -> str:
 
 def _own_nodes(values: Values) -> list[Json]:
     """Return CEL variables: clusterID of the account, and prefix of its virtual nodes' names."""
-    beginning = len(_own_user(values, values.domain.syncer))
+    # CEL computes the length: in a chart, the label domain is known to Helm only.
+    beginning = f"'{_own_user(values, values.domain.syncer)}'.size()"
     whole = f"('{naming.VNODE_PREFIX}' + variables.id + '-')"
     cut = f"{whole}.size() > {_PREFIX_LENGTH} ? {whole}.substring(0, {_PREFIX_LENGTH}) : {whole}"
     return [

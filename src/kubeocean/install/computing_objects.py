@@ -34,12 +34,14 @@ from kubeocean.install.roles import (
     shared_syncer_rights,
     syncer_rights,
 )
+from kubeocean.install.scaling import sharding_objects
 from kubeocean.install.templates import (
     container,
     metrics_flags,
     pod_spec,
     proxier_files,
     syncer_files,
+    use_management,
 )
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
@@ -53,6 +55,7 @@ __all__ = [
     "manager_deployment",
     "metrics_reader",
     "namespaces",
+    "program_objects",
     "template_config_map",
     "template_config_maps",
     "withdrawn_objects",
@@ -74,23 +77,37 @@ _PROXIER_VOLUME: Final = "proxier-template"
 
 
 def computing_objects(values: Values) -> list[Json]:
-    """Return all objects of an installation in the computing cluster, in the order of creation."""
+    """Return all objects of an installation in the computing cluster, in the order of creation.
+
+    Objects of programs are among them only if the programs run in the computing cluster.
+    """
     return [
         kept(binding_definition()),
         *namespaces(values),
         *_accounts(values),
+        *(sharding_objects(values) if values.shard_syncers else ()),
+        *(program_objects(values) if not values.management else ()),
+        *(computing_admission(values) if values.admission else ()),
+    ]
+
+
+def program_objects(values: Values) -> list[Json]:
+    """Return the manager with its templates, and what limits and watches all programs."""
+    return [
         *template_config_maps(values),
         manager_deployment(values),
         *computing_guards(values),
-        *(computing_admission(values) if values.admission else ()),
         *(monitoring(values) if values.monitoring else ()),
     ]
 
 
 def withdrawn_objects(values: Values) -> list[Json]:
     """Return objects of other values or earlier versions that these values do not have."""
+    values = replace(values, management="")  # the programs' objects are wherever these run
     titles = {title(each) for each in computing_objects(values)}
-    everything = replace(values, network_policies=True, monitoring=True, admission=True)
+    everything = replace(
+        values, network_policies=True, monitoring=True, admission=True, shard_syncers=True
+    )
     return [
         each
         for each in (
@@ -117,8 +134,11 @@ def namespaces(values: Values) -> list[Json]:
     # Placeholder pods reserve host ports; no kubelet runs them.
     privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
     # Bindings and virtual nodes are kept by Helm; their kubeconfigs and syncers must be, too.
+    system = kept(named("Namespace", "v1", values.namespace, labels=ours | restricted))
+    if values.management:
+        system["metadata"]["annotations"][domain.management_cluster_id] = values.management
     return [
-        kept(named("Namespace", "v1", values.namespace, labels=ours | restricted)),
+        system,
         kept(named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged)),
     ]
 
@@ -149,13 +169,14 @@ def _accounts(values: Values) -> list[Json]:
         subject=everyone,
         labels=ours,
     )
+    return [*objects, reader, *(() if values.management else (metrics_reader(domain),))]
+
+
+def metrics_reader(domain: Domain) -> Json:
+    """Return the ClusterRole, of the cluster with our programs, that lets an account read their
+    metrics."""
     metrics = Rule((), ("get",), urls=("/metrics",))
-    return [*objects, reader, cluster_role_of(metrics_reader(domain), (metrics,), labels=ours)]
-
-
-def metrics_reader(domain: Domain) -> str:
-    """Return the name of the ClusterRole that allows to read metrics of Kubeocean's programs."""
-    return f"{domain.product}-metrics-reader"
+    return cluster_role_of(f"{domain.product}-metrics-reader", (metrics,), labels=labels(domain))
 
 
 def _earlier_roles(values: Values) -> list[Json]:
@@ -202,17 +223,22 @@ def manager_deployment(values: Values) -> Json:
     ]
     program = container(values, component, arguments)
     program["volumeMounts"] = [
+        *program.get("volumeMounts", ()),
         {"name": _SYNCER_VOLUME, "mountPath": group.SYNCER_TEMPLATES, "readOnly": True},
         {"name": _PROXIER_VOLUME, "mountPath": group.PROXIER_TEMPLATES, "readOnly": True},
     ]
     selector = {group.APP_NAME: domain.manager}
     pod = pod_spec(values, account=domain.manager, containers=[program], selector=selector)
+    use_management(values, component, pod)
     if values.near_control_plane:
         pod["affinity"]["nodeAffinity"] |= {PREFERRED: [NEAR_CONTROL_PLANE]}
         pod["tolerations"] = [*pod.get("tolerations", ()), CONTROL_PLANE_TOLERATION]
     pod["volumes"] = [
-        {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
-        for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
+        *pod.get("volumes", ()),
+        *(
+            {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
+            for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
+        ),
     ]
     ours = labels(domain, component)
     return named(

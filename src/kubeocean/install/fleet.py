@@ -233,7 +233,7 @@ class HubConnection:
 
 def hub_deployment(values: Values) -> Json:
     """Return the Deployment of a hub."""
-    arguments = ["hub", *_addresses(), f"--zap-log-level={values.log_level}"]
+    arguments = ["hub", *_common(values), f"--zap-log-level={values.log_level}"]
     return _deployment(values, HUB_ACCOUNT, container(values, "fleet", arguments))
 
 
@@ -241,7 +241,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
     """Return the Deployment of a member's agent."""
     arguments = [
         "member",
-        *_addresses(),
+        *_common(values),
         f"--token-secret={SYSTEM_NAMESPACE}/{TOKEN_SECRET}",
         f"--zap-log-level={values.log_level}",
     ]
@@ -257,10 +257,12 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
     return _deployment(values, MEMBER_ACCOUNT, container(values, "fleet", arguments, env=env))
 
 
-def _addresses() -> list[str]:
+def _common(values: Values) -> list[str]:
+    domain = values.domain
     return [
         *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
+        *([f"--label-domain={domain.name}"] if domain != DEFAULT else []),
     ]
 
 

@@ -147,7 +147,7 @@ class JoinRequest:
         return policy(self.name, self.lease, domain=self.worker.domain)
 
 
-def join_command(binding: ClusterBinding, *more: str) -> str:
+def join_command(binding: ClusterBinding, *more: str, domain: Domain = DEFAULT) -> str:
     """Return the command line that repeats the join of a binding.
 
     FILE in it stands for an administrator's kubeconfig.
@@ -156,7 +156,8 @@ def join_command(binding: ClusterBinding, *more: str) -> str:
     words = ["kubeocean", "join", name, "--kubeconfig", "FILE"]
     for flag, value, default in (
         ("--cluster-id", spec.cluster_id, name),
-        ("--mount-namespace", spec.mount_namespace, DEFAULT.worker_namespace),
+        ("--mount-namespace", spec.mount_namespace, domain.worker_namespace),
+        ("--label-domain", domain.name, DEFAULT.name),
     ):
         if value not in ("", default):
             words += [flag, value]

@@ -49,7 +49,8 @@ one binding's own objects; the Lease of a syncer's election has the name of its 
 Kubernetes lets every authenticated user review its own permissions, which is not repeated here. All
 accounts in `{DEFAULT.system_namespace}` are bound to Kubernetes' Role
 `{AUTHENTICATION_READER}`, which reads the certificates of clients in
-`{SYSTEM_NAMESPACE}`."""
+`{SYSTEM_NAMESPACE}`. With `kubeocean install --shard-syncers` there are two Roles more, those of
+[syncer-sharding.yaml](../../deploy/syncer-sharding.yaml)."""
 
 
 def rights_page() -> str:
@@ -71,8 +72,8 @@ def rights_page() -> str:
         ),
         (
             "The shared account of syncers",
-            "`kubeocean-syncer`, for templates that name it and for bindings with a Secret in "
-            "another namespace",
+            "`kubeocean-syncer`, for templates that name it, for bindings with a Secret in "
+            "another namespace, and for programs in a management cluster",
             (syncer_rights(), shared_syncer_rights()),
         ),
         (

@@ -287,6 +287,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
                 Rule(("services", "serviceaccounts"), _READ_WRITE),
                 Rule(("roles", "rolebindings"), _READ_WRITE, _RBAC),
                 Rule(("poddisruptionbudgets",), _READ_WRITE, "policy"),
+                Rule(("horizontalpodautoscalers",), _READ_WRITE, "autoscaling"),
                 # Patch: to renew the kubeconfigs of workers.
                 Rule(("secrets",), (*_READ, "patch", "delete")),
             ),

@@ -23,11 +23,16 @@ from kubeocean.install.object_parts import (
     role_of,
 )
 from kubeocean.install.roles import proxier_own_rights, syncer_own_rights, syncer_rights
+from kubeocean.install.scaling import TEMPLATE_HASH, autoscaler, ring_role
 from kubeocean.install.values import Values, toleration
+from kubeocean.process.settings import IN_CLUSTER
 from kubeocean.runtime.documents import PlainDumper
 from kubeocean.runtime.objects import Json
 
 __all__ = [
+    "AUTOSCALER_FILE",
+    "component_autoscaler",
+    "computing_secret",
     "container",
     "metrics_flags",
     "pod_spec",
@@ -37,6 +42,7 @@ __all__ = [
     "syncer_deployment",
     "syncer_files",
     "text",
+    "use_management",
 ]
 
 _BINDING: Final = "{{.ClusterBindingName}}"
@@ -46,6 +52,13 @@ _SECRET: Final = "{{.SecretName}}"  # noqa: S105 - the name of a variable
 _SHARED_ROLE: Final = "{{.ClusterRoleName}}"
 _SYNCER_NAMESPACE: Final = "{{.SyncerNamespace}}"
 _PROXIER_NAMESPACE: Final = "{{.ProxierNamespace}}"
+_NAMESPACES: Final = {
+    group.COMPONENT_SYNCER: _SYNCER_NAMESPACE,
+    group.COMPONENT_PROXIER: _PROXIER_NAMESPACE,
+}
+AUTOSCALER_FILE: Final = "horizontalpodautoscaler.yaml"
+_COMPUTING: Final = "/etc/kubeocean/computing"
+_COMPUTING_VOLUME: Final = "computing"
 _IF: Final = "#if "
 _END: Final = "#end"
 _USER: Final = 65532
@@ -85,8 +98,8 @@ def syncer_files(values: Values) -> dict[str, str]:
     return {
         "deployment.yaml": text(syncer_deployment(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_SYNCER)),
-        **_syncer_account(values),
-        "accountPerBinding": group.TRUE,
+        **_autoscaler_file(values, group.COMPONENT_SYNCER),
+        **_own_account(values, _syncer_account(values)),
         "serviceAccountName": values.domain.syncer,
         "syncerNamespace": values.namespace,
         "roleName": values.domain.syncer,
@@ -100,8 +113,8 @@ def proxier_files(values: Values) -> dict[str, str]:
         "deployment.yaml": text(proxier_deployment(values)),
         "service.yaml": text(proxier_service(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_PROXIER)),
-        **_proxier_account(),
-        "accountPerBinding": group.TRUE,
+        **_autoscaler_file(values, group.COMPONENT_PROXIER),
+        **_own_account(values, _proxier_account()),
         "serviceAccountName": values.domain.proxier,
         "proxierNamespace": values.namespace,
         "clusterRoleName": values.domain.proxier,
@@ -119,12 +132,18 @@ def syncer_deployment(values: Values) -> Json:
         f"--leader-election-id={_NAME}",
         *_common(values),
         *([f"--time-zone={values.time_zone}"] if values.time_zone else []),
+        *(["--sharding"] if values.shard_syncers else []),
     ]
-    return _deployment(values, group.COMPONENT_SYNCER, arguments, namespace=_SYNCER_NAMESPACE)
+    component = group.COMPONENT_SYNCER
+    body = _deployment(values, component, arguments, namespace=_SYNCER_NAMESPACE)
+    if values.shard_syncers:
+        body["spec"]["template"]["spec"]["containers"][0]["env"].append(TEMPLATE_HASH)
+    return body
 
 
 def proxier_deployment(values: Values) -> Json:
     """Return the Deployment of a binding's proxiers."""
+    component = group.COMPONENT_PROXIER
     arguments = [
         f"--cluster-binding-name={_BINDING}",
         f"--listen-port={group.KUBELET_PORT}",
@@ -136,7 +155,7 @@ def proxier_deployment(values: Values) -> Json:
         "--tls-secret-namespace={{.TLSSecretNamespace}}",
         _END,
     ]
-    body = _deployment(values, group.COMPONENT_PROXIER, arguments, namespace=_PROXIER_NAMESPACE)
+    body = _deployment(values, component, arguments, namespace=_PROXIER_NAMESPACE)
     pod = body["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
     proxier = pod["containers"][0]
@@ -181,6 +200,9 @@ def _syncer_account(values: Values) -> dict[str, str]:
     subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": _SYNCER_NAMESPACE}
     role = {"subject": subject, "labels": {}}
     shared = values.domain.syncer
+    ring = role_binding(
+        f"{_NAME}-sharding", _SYNCER_NAMESPACE, role=ring_role(values.domain), **role
+    )
     return _own_account_files(
         {
             "serviceaccount.yaml": accounts((_NAME,), _SYNCER_NAMESPACE, labels={}),
@@ -194,6 +216,7 @@ def _syncer_account(values: Values) -> dict[str, str]:
                     role_binding(_NAME, namespace, role=shared, **role)
                     for namespace in syncer_rights(values.domain).within
                 ),
+                *([ring] if values.shard_syncers else []),
             ],
             "clusterrole.yaml": [cluster_role_of(_NAME, own.everywhere, labels={})],
             "clusterrolebinding.yaml": [
@@ -225,6 +248,15 @@ def _proxier_account() -> dict[str, str]:
     )
 
 
+def _own_account(values: Values, files: dict[str, str]) -> dict[str, str]:
+    """Return the files by which each binding has an account of its own.
+
+    There are none for a management cluster: its programs have credentials of the accounts in the
+    computing cluster that all bindings share.
+    """
+    return {} if values.management else files | {"accountPerBinding": group.TRUE}
+
+
 def _own_account_files(objects: dict[str, list[Json]]) -> dict[str, str]:
     """Return template files that render to nothing for a binding with the shared account."""
     return {
@@ -235,10 +267,27 @@ def _own_account_files(objects: dict[str, list[Json]]) -> dict[str, str]:
 
 def _budget(values: Values, component: str) -> Json:
     """Return the PodDisruptionBudget of a binding's syncers or proxiers."""
-    is_proxier = component == group.COMPONENT_PROXIER
-    namespace = _PROXIER_NAMESPACE if is_proxier else _SYNCER_NAMESPACE
     selector = _selector(values, component)
-    return disruption_budget(_NAME, namespace, selector, labels=_labels(values, component))
+    return disruption_budget(
+        _NAME, _NAMESPACES[component], selector, labels=_labels(values, component)
+    )
+
+
+def component_autoscaler(values: Values, component: str) -> Json:
+    """Return the autoscaler of a binding's syncers or proxiers."""
+    return autoscaler(
+        values,
+        component,
+        name=_NAME,
+        namespace=_NAMESPACES[component],
+        labels=_labels(values, component),
+    )
+
+
+def _autoscaler_file(values: Values, component: str) -> dict[str, str]:
+    if component not in values.max_replicas:
+        return {}
+    return {AUTOSCALER_FILE: text(component_autoscaler(values, component))}
 
 
 def _common(values: Values) -> list[str]:
@@ -284,6 +333,7 @@ def _deployment(values: Values, component: str, arguments: list[str], *, namespa
         ],
         selector=selector,
     )
+    use_management(values, component, pod)
     return named(
         "Deployment",
         "apps/v1",
@@ -334,6 +384,26 @@ def pod_spec(
         "terminationGracePeriodSeconds": _GRACE_S,
         "containers": containers,
     }
+
+
+def use_management(values: Values, component: str, pod: Json) -> None:
+    """Let the program of a pod in the management cluster reach the computing cluster."""
+    if not values.management:
+        return
+    (program,) = pod["containers"]
+    program["args"] += [
+        f"--kubeconfig={_COMPUTING}/{group.KUBECONFIG_KEY}",
+        f"--management-kubeconfig={IN_CLUSTER}",
+    ]
+    mount = {"name": _COMPUTING_VOLUME, "mountPath": _COMPUTING, "readOnly": True}
+    secret = {"secretName": computing_secret(values, component)}
+    program.setdefault("volumeMounts", []).append(mount)
+    pod.setdefault("volumes", []).append({"name": _COMPUTING_VOLUME, "secret": secret})
+
+
+def computing_secret(values: Values, component: str) -> str:
+    """Return the name of the management cluster's Secret with a kubeconfig of the computing one."""
+    return f"{values.domain.product}-{component}-computing"
 
 
 def metrics_flags() -> list[str]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from kubeocean import __version__
+from kubeocean.api import group
 from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.api.validation import zone_names
 from kubeocean.errors import ConfigError
@@ -25,6 +26,7 @@ from kubeocean.worker_access.rotation import ANY_NAMESPACE
 __all__ = [
     "IMAGE",
     "LENDABLE",
+    "PRODUCTION_MANAGERS",
     "PodSecurity",
     "Size",
     "Values",
@@ -37,11 +39,14 @@ __all__ = [
 ]
 
 IMAGE: Final = f"kubeocean/kubeocean:{__version__}"
+PRODUCTION_MANAGERS: Final = 3  # replicas of the manager in the production preset
 _LEVELS: Final = ("debug", "info", "warn", "error")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 # Copies of Services in the mount namespace have the type ClusterIP only.
 _QUOTA: Final = {"services.loadbalancers": "0", "services.nodeports": "0"}
 _MAX_GRACE_S: Final = 3600
+_SCALED: Final = (group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
+_MAX_CPU_PERCENT: Final = 500
 # Nodes that may be lent unless the owner names others: all but those of the control plane.
 LENDABLE: Final[Json] = {
     "nodeSelectorTerms": [
@@ -98,6 +103,10 @@ class Values:
     replicas: int = 2  # of the manager, and of each syncer and proxier
     component_replicas: Mapping[str, int] = field(default_factory=dict)  # of single components
     near_control_plane: bool = False  # the manager prefers nodes of the control plane
+    management: str = ""  # UID of the cluster in which the programs run; empty: the computing one
+    shard_syncers: bool = False  # all replicas of a syncer work, each on its shards
+    max_replicas: Mapping[str, int] = field(default_factory=dict)  # of autoscaled components
+    target_cpu_percent: int = 80  # of the requested CPU, which autoscalers aim at
     size: Size = Size.SMALL
     log_level: str = "info"
     kubeconfig_namespaces: tuple[str, ...] = ()  # besides the system namespace; `*`: all
@@ -116,6 +125,7 @@ class Values:
         for number in (self.replicas, *self.component_replicas.values()):
             if number < 1:
                 raise ConfigError("must be at least 1", field="replicas", value=number)
+        self._check_scaling()
         if self.log_level not in _LEVELS:
             message = f"must be one of {', '.join(_LEVELS)}"
             raise ConfigError(message, field="log level", value=self.log_level)
@@ -127,6 +137,25 @@ class Values:
         for each in self.kubeconfig_namespaces:
             if each != ANY_NAMESPACE:
                 check_subdomain(each, field="kubeconfig namespace")
+
+    def _check_scaling(self) -> None:
+        """:raises ConfigError: an autoscaler could not work."""
+        if not 1 <= self.target_cpu_percent <= _MAX_CPU_PERCENT:
+            message = f"must be between 1 and {_MAX_CPU_PERCENT} percent"
+            raise ConfigError(message, field="autoscaling CPU", value=self.target_cpu_percent)
+        for component, number in self.max_replicas.items():
+            if component not in _SCALED:
+                message = f"must be of {' or '.join(_SCALED)}"
+                raise ConfigError(message, field="maximum of replicas", value=component)
+            if number < (least := self.replicas_of(component)):
+                message = f"must be at least the number of replicas of each {component} ({least})"
+                raise ConfigError(message, field=f"{component} maximum of replicas", value=number)
+        if group.COMPONENT_SYNCER in self.max_replicas and not self.shard_syncers:
+            message = (
+                "needs sharded syncers (--shard-syncers): otherwise further replicas are standbys"
+            )
+            number = self.max_replicas[group.COMPONENT_SYNCER]
+            raise ConfigError(message, field="syncer maximum of replicas", value=number)
 
     def replicas_of(self, component: str) -> int:
         """Return the number of replicas of the manager, or of each syncer or proxier."""

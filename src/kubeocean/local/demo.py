@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.api.group import DEFAULT, TRUE
+from kubeocean.api.group import TRUE
 from kubeocean.api.naming import label_value, proxier_deployment, syncer_deployment
 from kubeocean.api.policies import PolicySpec
 from kubeocean.errors import LocalError, NotFound
@@ -26,7 +26,7 @@ from kubeocean.install.apply import FIELD_MANAGER, Applier
 from kubeocean.install.computing_objects import computing_objects, manager_deployment
 from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.leave import Leave
-from kubeocean.install.values import Values
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.install.wait import State, manager_state, rollout, settle, worker_state
 from kubeocean.local import demo_objects
 from kubeocean.local.fleet import LocalFleet
@@ -42,7 +42,7 @@ from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 __all__ = ["Demo", "at_work"]
 
 # One replica of each: a second one guards against the loss of a machine, and there is only one.
-_VALUES: Final = Values(replicas=1, tolerations=(TAINT,))
+_REPLICAS: Final = 1
 _PATIENCE_S: Final = 120.0
 _NODE_S: Final = 0.1  # in addition, for each node
 _PARTING_S: Final = 3.0  # no server answers at that address
@@ -61,7 +61,7 @@ async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIte
     if not ocean.shape.product:
         yield
         return
-    node = ProcessNode(ocean.computing)
+    node = ProcessNode(ocean.computing, domain=ocean.shape.domain)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(node.run())]
@@ -96,6 +96,8 @@ class Demo:
         self._computing = computing
         self._workers = dict(workers)
         self._shape = shape
+        self._domain = domain = shape.domain
+        self._values = Values(domain=domain, replicas=_REPLICAS, tolerations=(TAINT,))
         self._progress = progress or Silence()
         self._clock = clock or RealClock()
 
@@ -146,12 +148,12 @@ class Demo:
 
     async def _install(self, computing: Applier) -> None:
         with self._progress.task("installing Kubeocean") as task:
-            await computing.apply_all(_objects())
+            await computing.apply_all(self._objects())
             port = urlsplit(KubeconfigAccess(self._computing).current().server).port or 443
             for service in demo_objects.landmarks(port):
                 await _place(computing, service)
             await self._until(
-                partial(manager_state, computing, manager_deployment(_VALUES)),
+                partial(manager_state, computing, manager_deployment(self._values)),
                 "the manager did not start",
                 task.say,
             )
@@ -162,7 +164,7 @@ class Demo:
             if binding.name in self._workers or not _WORKER.fullmatch(binding.name):
                 continue
             with self._progress.task(f"letting go of {binding.name}") as task:
-                leave = Leave(binding.name, computing, domain=DEFAULT, clock=self._clock)
+                leave = Leave(binding.name, computing, domain=self._domain, clock=self._clock)
                 await leave.unbind(patience_s=_PARTING_S, force=True, say=task.say)
                 await leave.forget(lambda body, fate: None)
 
@@ -171,14 +173,17 @@ class Demo:
             async with AsyncExitStack() as stack:
                 worker = await self._bind(name, computing, stack, lease)
                 lends = self._shape.nodes > 0
-                look = partial(worker_state, name, computing, worker, domain=DEFAULT, lends=lends)
+                look = partial(
+                    worker_state, name, computing, worker, domain=self._domain, lends=lends
+                )
                 await self._until(look, f"{name} was not joined", task.say)
             # Conditions may be from before a restart; check the running program.
-            for program in (syncer_deployment(name), proxier_deployment(name)):
-                rolled = partial(_rolled, program, computing)
+            for deployment in (syncer_deployment, proxier_deployment):
+                program = deployment(name, self._domain)
+                rolled = partial(_rolled, program, computing, self._domain.system_namespace)
                 await self._until(rolled, f"{program} did not start", task.say)
             if lends:
-                lent = partial(_lent, name, computing, self._shape.nodes)
+                lent = partial(_lent, name, computing, self._shape)
                 await self._until(lent, f"{name} does not lend its nodes", task.say)
 
     async def _bind(
@@ -186,12 +191,12 @@ class Demo:
     ) -> Applier:
         worker = self._applier(name, self._workers[name], stack)
         access = KubeconfigAccess(self._workers[name]).current()
-        joining = JoinRequest(name=name, lease=lease)
+        joining = JoinRequest(name=name, lease=lease, worker=WorkerValues(domain=self._domain))
         await Join(joining, computing, worker, access, clock=self._clock).run()
         return worker
 
     async def _show(self, computing: Applier) -> None:
-        sample = demo_objects.sample(len(self._workers))
+        sample = demo_objects.sample(len(self._workers), self._domain)
         with self._progress.task("starting the sample") as task:
             try:
                 await computing.client.get(_DEPLOYMENTS, *reversed(demo_objects.SAMPLE))
@@ -214,16 +219,15 @@ class Demo:
         client = connect(kubeconfig, cluster=name, field_manager=FIELD_MANAGER)
         stack.push_async_callback(client.close)
         # These clusters belong to the demo: fields of other managers are overwritten.
-        return Applier(client, domain=DEFAULT, force=True)
+        return Applier(client, domain=self._domain, force=True)
 
-
-def _objects() -> list[Json]:
-    """Return the objects of the installation; its namespace is annotated as a local cluster's."""
-    objects = computing_objects(_VALUES)
-    for body in objects:
-        if (body["kind"], body["metadata"]["name"]) == ("Namespace", _VALUES.namespace):
-            body["metadata"]["annotations"] = {DEFAULT.local_ocean: TRUE}
-    return objects
+    def _objects(self) -> list[Json]:
+        """Return the objects of the installation; its namespace is annotated as local."""
+        objects = computing_objects(self._values)
+        for body in objects:
+            if (body["kind"], body["metadata"]["name"]) == ("Namespace", self._values.namespace):
+                body["metadata"]["annotations"] = {self._domain.local_ocean: TRUE}
+        return objects
 
 
 async def _place(computing: Applier, service: Json) -> None:
@@ -239,9 +243,7 @@ async def _place(computing: Applier, service: Json) -> None:
     )
 
 
-async def _rolled(
-    name: str, computing: Applier, namespace: str = DEFAULT.system_namespace
-) -> State:
+async def _rolled(name: str, computing: Applier, namespace: str) -> State:
     try:
         deployment = await computing.client.get(_DEPLOYMENTS, name, namespace, keep_raw=True)
     except NotFound:
@@ -249,11 +251,11 @@ async def _rolled(
     return rollout(deployment.content())
 
 
-async def _lent(binding: str, computing: Applier, wanted: int) -> State:
-    labels = f"{DEFAULT.cluster_binding}={label_value(binding)}"
+async def _lent(binding: str, computing: Applier, shape: Shape) -> State:
+    labels = f"{shape.domain.cluster_binding}={label_value(binding)}"
     nodes = (await computing.client.list(NODES, labels=labels)).items
     ready = sum(_takes_pods(node) for node in nodes)
-    return State(f"{ready} of {wanted} virtual nodes are Ready", ready >= wanted)
+    return State(f"{ready} of {shape.nodes} virtual nodes are Ready", ready >= shape.nodes)
 
 
 def _takes_pods(node: Node) -> bool:

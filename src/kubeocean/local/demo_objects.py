@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kubeocean.api import group
-from kubeocean.api.group import DEFAULT
+from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.api.policies import PolicySpec, TimeWindow
 from kubeocean.install.lease_options import limits
 from kubeocean.local.real_nodes.config import MACHINE_ADDRESS
@@ -75,7 +75,7 @@ def _service(key: Key, name: str, port: int, protocol: str) -> Json:
     }
 
 
-def sample(workers: int) -> Json:
+def sample(workers: int, domain: Domain = DEFAULT) -> Json:
     """Return the sample Deployment, which is spread over all workers, and over their nodes."""
     labels = {group.APP_NAME: SAMPLE.name}
     selector = {"matchLabels": labels}
@@ -88,11 +88,11 @@ def sample(workers: int) -> Json:
             "nodeTaintsPolicy": "Honor",
             "labelSelector": selector,
         }
-        for key in (DEFAULT.cluster_binding, group.LABEL_HOSTNAME)
+        for key in (domain.cluster_binding, group.LABEL_HOSTNAME)
     ]
     pod = {
         "nodeSelector": {group.LABEL_NODE_TYPE: group.NODE_TYPE_VIRTUAL},
-        "tolerations": [{"key": DEFAULT.taint_vnode, "operator": "Exists"}],
+        "tolerations": [{"key": domain.taint_vnode, "operator": "Exists"}],
         "topologySpreadConstraints": spread,
         "terminationGracePeriodSeconds": 1,
         "containers": [

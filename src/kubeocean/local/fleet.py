@@ -19,7 +19,7 @@ from typing import Final
 
 from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
-from kubeocean.api.group import DEFAULT
+from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.errors import LocalError
 from kubeocean.fleet.health import stored_instant
 from kubeocean.fleet.member import ENV_MEMBER_NAME
@@ -91,7 +91,7 @@ class LocalFleet:
         computing, began = self._ocean.computing.kubeconfig, self._clock.now()
         async with asyncio.TaskGroup() as group:
             with self._progress.task("starting the fleet") as task:
-                await install_fleet(computing, kubeconfigs)
+                await install_fleet(computing, kubeconfigs, self._ocean.shape.domain)
                 for process in self._processes():
                     group.create_task(self._keep_running(process))
                 await until_joined(
@@ -121,7 +121,8 @@ class LocalFleet:
             environ[ENV_MEMBER_NAME] = member
         name = member or command
         # -P: modules in the working directory are not imported.
-        words = [sys.executable, "-P", "-m", "kubeocean", "fleet", command, *_ALONE, *flags]
+        domain = f"--label-domain={self._ocean.shape.domain.name}"
+        words = [sys.executable, "-P", "-m", "kubeocean", "fleet", command, domain, *_ALONE, *flags]
         return Process(name, words, log=self._logs / f"{name}.log", env=environ)
 
     async def _keep_running(self, process: Process) -> None:
@@ -139,7 +140,9 @@ class LocalFleet:
             await process.stop()
 
 
-async def install_fleet(computing: Path, workers: Mapping[str, Path]) -> None:
+async def install_fleet(
+    computing: Path, workers: Mapping[str, Path], domain: Domain = DEFAULT
+) -> None:
     """Install the hub's objects in the computing cluster, and make each worker a member.
 
     MemberClusters of workers that no longer exist are deleted, and the hub removes their objects.
@@ -147,18 +150,22 @@ async def install_fleet(computing: Path, workers: Mapping[str, Path]) -> None:
     :raises ApiError: an object cannot be written.
     """
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        hub = _applier(computing, "computing", stack)
+        hub = _applier(computing, "computing", stack, domain)
         for name, kubeconfig in workers.items():
-            group.create_task(_apply(_applier(kubeconfig, name, stack), member_objects()))
+            member = _applier(kubeconfig, name, stack, domain)
+            group.create_task(_apply(member, member_objects(domain)))
         members = [
             body
             for name in workers
-            for body in (member_identity(name), member_cluster(name, heartbeat_s=_HEARTBEAT_S))
+            for body in (
+                member_identity(name, domain),
+                member_cluster(name, heartbeat_s=_HEARTBEAT_S),
+            )
         ]
-        await _apply(hub, [*hub_objects(), *members])
-        for member in (await hub.client.list(MEMBER_CLUSTERS)).items:
-            if member.name not in workers and _WORKER.fullmatch(member.name):
-                await hub.client.delete(MEMBER_CLUSTERS, member.name, uid=member.uid)
+        await _apply(hub, [*hub_objects(domain), *members])
+        for stored in (await hub.client.list(MEMBER_CLUSTERS)).items:
+            if stored.name not in workers and _WORKER.fullmatch(stored.name):
+                await hub.client.delete(MEMBER_CLUSTERS, stored.name, uid=stored.uid)
 
 
 async def until_joined(
@@ -212,10 +219,10 @@ async def _apply(applier: Applier, objects: Sequence[Json]) -> None:
             await applier.apply(body)
 
 
-def _applier(kubeconfig: Path, cluster: str, stack: AsyncExitStack) -> Applier:
+def _applier(kubeconfig: Path, cluster: str, stack: AsyncExitStack, domain: Domain) -> Applier:
     client = connect(kubeconfig, cluster=cluster, field_manager=FIELD_MANAGER)
     stack.push_async_callback(client.close)
-    return Applier(client, domain=DEFAULT, force=True)
+    return Applier(client, domain=domain, force=True)
 
 
 def _account(name: str) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kubeocean.api import group
 from kubeocean.errors import LocalError
 from kubeocean.local import ports
 from kubeocean.local.assets import DEFAULT, EVERYTHING, Assets, ensure
@@ -59,6 +60,7 @@ class Wish:
     real_nodes: bool | None = None
     port: int | None = None
     bare: bool | None = None
+    label_domain: str | None = None
     fleet: bool | None = None
 
     def shape(self) -> Shape:
@@ -72,6 +74,7 @@ class Wish:
             real_nodes=real,
             port=self.port or 0,
             product=not self.bare,
+            label_domain=self.label_domain or group.DEFAULT.name,
             fleet=fleet and not self.bare,
         )
 
@@ -90,16 +93,17 @@ class Wish:
             elif isinstance(value, bool):
                 words.append("--real-nodes" if value else "--simulated-nodes")
             else:
-                words.append(f"--{field} {value}")
+                words.append(f"--{field.replace('_', '-')} {value}")
         return " ".join(words)
 
-    def _asked(self) -> dict[str, int | bool]:
+    def _asked(self) -> dict[str, int | bool | str]:
         given = {
             "workers": self.workers,
             "nodes": self.nodes,
             "real_nodes": self.real_nodes,
             "port": self.port,
             "product": None if self.bare is None else not self.bare,
+            "label_domain": self.label_domain,
             "fleet": self.fleet,
         }
         return {field: value for field, value in given.items() if value is not None}

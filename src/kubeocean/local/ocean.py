@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from kubeocean.api import group
+from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError, LocalError, NotFound
 from kubeocean.local.cache import disk_full
 from kubeocean.local.cluster import Cluster, Programs
@@ -35,6 +37,7 @@ from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.components import Lifespan
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.selectors import check_subdomain
 
 __all__ = ["COMPUTING", "Ocean", "Shape", "merge_kubeconfigs"]
 
@@ -55,7 +58,7 @@ class Shape:
 
     `product`: whether Kubeocean is installed (`local.demo`); `fleet`: whether the workers are
     members of a fleet (`local.fleet`); `port`: port of the computing cluster's API server, 0 for
-    any.
+    any; `label_domain`: domain of Kubeocean's labels and names.
     """
 
     workers: int = 2
@@ -63,9 +66,11 @@ class Shape:
     real_nodes: bool = False
     port: int = 0
     product: bool = False
+    label_domain: str = group.DEFAULT.name
     fleet: bool = False
 
     def __post_init__(self) -> None:
+        check_subdomain(self.label_domain, field="label domain")
         for field, highest in (("workers", 99), ("nodes", 10_000), ("port", 65_535)):
             value = getattr(self, field)
             if not 0 <= value <= highest:
@@ -78,7 +83,14 @@ class Shape:
             return f"no worker{port}"
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         nodes = f"{self.nodes} {kind} node{'' if self.nodes == 1 else 's'}"
-        return f"{workers} with {nodes}{' each' if self.workers > 1 else ''}{port}"
+        each = " each" if self.workers > 1 else ""
+        domain = f", labels of {self.label_domain}" if self.domain != group.DEFAULT else ""
+        return f"{workers} with {nodes}{each}{port}{domain}"
+
+    @property
+    def domain(self) -> Domain:
+        """The domain of Kubeocean's labels and names."""
+        return Domain(self.label_domain)
 
 
 class Ocean(Lifespan):

@@ -34,6 +34,7 @@ class Manager:
     """Reconciles all ClusterBindings of a computing cluster.
 
     - `templates`: directories of the syncers' and of the proxiers' templates.
+    - `management`: a client of the cluster in which syncers and proxiers run, if another.
     - `connect`: returns the transport to a worker.
     - `deadline_s`: time that a deleted binding waits while no syncer leads.
     - `review_s`: time after which sufficient permissions are reviewed again.
@@ -44,6 +45,7 @@ class Manager:
         computing: Client,
         templates: tuple[Path, Path],
         *,
+        management: Client | None = None,
         connect: Callable[[SecretAccess], Transport] = to_worker,
         instance: str = "",
         domain: Domain = DEFAULT,
@@ -55,9 +57,10 @@ class Manager:
         metrics = metrics or Metrics()
         syncer, proxier = templates
         self._rollout = Rollout(
-            computing,
+            management or computing,
             syncer_templates=syncer,
             proxier_templates=proxier,
+            computing=computing if management is not None else None,
             domain=domain,
             clock=clock,
             metrics=metrics,

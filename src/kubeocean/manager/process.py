@@ -72,6 +72,7 @@ class ManagerProgram:
         self._manager = Manager(
             client,
             settings.templates(self._environ),
+            management=self._replica.management_client(settings.management_kubeconfig),
             connect=self._to_worker,
             instance=self._replica.identity,
             domain=domain,
@@ -91,7 +92,9 @@ class ManagerProgram:
             parts,
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
-            secure_metrics=settings.secure_metrics(self._replica.control),
+            secure_metrics=settings.secure_metrics(
+                self._replica.reviewer(settings.management_kubeconfig)
+            ),
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -74,8 +74,9 @@ class RolloutComponent(StrEnum):
 
 
 _RBAC: Final = f"{RBAC}/v1"
-# The kind in each file, in the order of creation. The earlier implementation knew the last two; the
-# others give each binding a service account or a disruption budget of its own.
+# The kind in each file, in the order of creation. The earlier implementation knew Services and
+# Deployments; the others give each binding a service account, a disruption budget or an autoscaler
+# of its own.
 OBJECT_FILES: Final = {
     "serviceaccount.yaml": ("v1", "ServiceAccount"),
     "role.yaml": (_RBAC, "Role"),
@@ -87,6 +88,7 @@ OBJECT_FILES: Final = {
     "poddisruptionbudget.yaml": ("policy/v1", "PodDisruptionBudget"),
     "service.yaml": ("v1", "Service"),
     "deployment.yaml": ("apps/v1", "Deployment"),
+    "horizontalpodautoscaler.yaml": ("autoscaling/v2", "HorizontalPodAutoscaler"),
 }
 # Without these, pods of the component would run with fewer permissions than they need.
 ACCOUNT_KINDS: Final = frozenset(
@@ -103,6 +105,8 @@ PLAIN_FILES: Final = (
     "clusterRoleBindingName",
 )
 _DEPLOYMENT: Final = "deployment.yaml"
+_AUTOSCALER_FILE: Final = "horizontalpodautoscaler.yaml"
+_AUTOSCALER: Final = OBJECT_FILES[_AUTOSCALER_FILE][1]
 _REQUIRED: Final = {
     RolloutComponent.SYNCER: (_DEPLOYMENT,),
     RolloutComponent.PROXIER: (_DEPLOYMENT, "service.yaml"),
@@ -134,6 +138,7 @@ class RenderedObject:
     key: Key
     body: Json
     digest: str
+    scale: tuple[int, int] | None = None  # bounds of the replicas of an autoscaled Deployment
 
     @property
     def title(self) -> str:
@@ -199,10 +204,13 @@ def render(
     *,
     binding: ClusterBinding,
     domain: Domain,
+    owned: bool = True,
 ) -> tuple[RenderedObject, ...]:
     """Render all objects of a component, in the order of creation.
 
-    A file that a component can do without may render to several objects, or to none.
+    A file that a component can do without may render to several objects, or to none. Objects that
+    are not `owned` have an annotation instead of the owner reference: in another cluster than the
+    binding's, garbage collection would delete them.
 
     :raises ConfigError: a template is invalid; the error names file and line or field.
     """
@@ -224,9 +232,56 @@ def render(
                 body["metadata"].setdefault("namespace", namespace_of(component, files, domain))
             _label(body, component, binding=binding, domain=domain)
             _shorten_labels(body, binding.name)
-            body["metadata"]["ownerReferences"] = [_owner(binding)]
+            _assign(body, binding, domain, owned=owned)
             objects.append(_rendered(component, body, domain))
-    return tuple(objects)
+    return _with_scale(objects)
+
+
+def _assign(body: Json, binding: ClusterBinding, domain: Domain, *, owned: bool) -> None:
+    """Name the binding as the owner of the object, or in an annotation."""
+    metadata = body["metadata"]
+    if owned:
+        metadata["ownerReferences"] = [_owner(binding)]
+        return
+    rolled_out_for = {domain.rolled_out_for: f"{binding.name}/{binding.uid}"}
+    metadata["annotations"] = metadata.get("annotations", {}) | rolled_out_for
+
+
+class _ScaleTarget(msgspec.Struct):
+    kind: str
+    name: str
+
+
+class _AutoscalerSpec(msgspec.Struct, rename="camel"):
+    """The fields of an autoscaler's spec that say what it scales."""
+
+    scale_target_ref: _ScaleTarget
+    max_replicas: int
+    min_replicas: int = 1
+
+
+def _with_scale(objects: list[RenderedObject]) -> tuple[RenderedObject, ...]:
+    """Return the objects, with the bounds of autoscalers at the Deployments that these scale."""
+    bounds: dict[Key, tuple[int, int]] = {}
+    for each in objects:
+        if each.resource is KINDS[_AUTOSCALER]:
+            spec = _autoscaler_spec(each)
+            target = spec.scale_target_ref
+            if target.kind == DEPLOYMENTS.kind:
+                key = Key(each.key.namespace, target.name)
+                bounds[key] = (spec.min_replicas, spec.max_replicas)
+    return tuple(
+        replace(each, scale=bounds.get(each.key)) if each.resource is DEPLOYMENTS else each
+        for each in objects
+    )
+
+
+def _autoscaler_spec(rendered: RenderedObject) -> _AutoscalerSpec:
+    try:
+        return read_document(rendered.body.get("spec"), _AutoscalerSpec, field="spec")
+    except ConfigError as error:
+        source = _source(rendered.component, _AUTOSCALER_FILE)
+        raise ConfigError(f"{error}", source=source) from None
 
 
 def _rendered(component: RolloutComponent, body: Json, domain: Domain) -> RenderedObject:
@@ -469,9 +524,12 @@ class _Plan:
 class Renderer:
     """Renders and caches the objects of all bindings."""
 
-    def __init__(self, directories: Mapping[RolloutComponent, Path], domain: Domain) -> None:
+    def __init__(
+        self, directories: Mapping[RolloutComponent, Path], domain: Domain, *, owned: bool = True
+    ) -> None:
         self._templates = TemplateFiles(directories)
         self._domain = domain
+        self._owned = owned
         self._plans: dict[tuple[RolloutComponent, str], _Plan] = {}
 
     def refresh(self) -> bool:
@@ -507,7 +565,12 @@ class Renderer:
         if known is not None and known.is_valid(revision, binding.uid, variables):
             return known.objects
         objects = render(
-            component, directory.files, variables, binding=binding, domain=self._domain
+            component,
+            directory.files,
+            variables,
+            binding=binding,
+            domain=self._domain,
+            owned=self._owned,
         )
         self._plans[component, binding.name] = _Plan(revision, binding.uid, variables, objects)
         return objects

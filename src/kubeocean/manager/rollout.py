@@ -21,6 +21,7 @@ from typing import Final
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import APP_COMPONENT, DEFAULT, Domain
 from kubeocean.errors import (
+    ApiError,
     BadRequest,
     ConfigError,
     Conflict,
@@ -38,7 +39,13 @@ from kubeocean.manager.rendering import (
     Renderer,
     RolloutComponent,
 )
-from kubeocean.manager.rollout_drift import drift, fingerprint, keep_selector, transfer_fields
+from kubeocean.manager.rollout_drift import (
+    drift,
+    fingerprint,
+    keep_replicas,
+    keep_selector,
+    transfer_fields,
+)
 from kubeocean.manager.rollout_removal import RolloutRemoval
 from kubeocean.manager.rollout_state import (
     ComponentPhase,
@@ -94,7 +101,11 @@ class _Progress:
 
 
 class Rollout:
-    """Applies and deletes the objects of bindings: syncers, proxiers, and objects they need."""
+    """Applies and deletes the objects of bindings: syncers, proxiers, and objects they need.
+
+    `client` is of the cluster in which syncers and proxiers run: the computing cluster, or a
+    management cluster, and then `computing` is a client of the computing cluster.
+    """
 
     def __init__(
         self,
@@ -102,11 +113,13 @@ class Rollout:
         *,
         syncer_templates: Path,
         proxier_templates: Path,
+        computing: Client | None = None,
         domain: Domain = DEFAULT,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._client = client
+        self._computing = computing or client
         self._domain = domain
         self._clock = clock or RealClock()
         metrics = metrics or Metrics()
@@ -114,9 +127,9 @@ class Rollout:
             RolloutComponent.SYNCER: syncer_templates,
             RolloutComponent.PROXIER: proxier_templates,
         }
-        self._plans = Renderer(directories, domain)
+        self._plans = Renderer(directories, domain, owned=computing is None)
         self._watched = RolloutInformers(client, domain=domain, clock=self._clock, metrics=metrics)
-        self._removal = RolloutRemoval(client, self._watched, domain)
+        self._removal = RolloutRemoval(client, self._computing, self._watched, domain)
         self._template_handlers: list[Callable[[], None]] = []
         self._read_before = False
         # Objects that an apply did not change although they differ: template digest and
@@ -151,7 +164,25 @@ class Rollout:
     async def synced(self) -> None:
         """Return once the rolled-out objects were listed, or after a time-out."""
         self._refresh()
+        await self._watch_autoscalers()
         await self._watched.synced()
+
+    async def _watch_autoscalers(self) -> None:
+        """Watch autoscalers of templates that an earlier process had, which are to be pruned."""
+        resource = KINDS["HorizontalPodAutoscaler"]
+        for namespace in {namespace for _, namespace in self._plans.namespaces()}:
+            try:
+                listing = await self._client.list(
+                    resource, namespace, labels=self._watched.selector
+                )
+            except Forbidden:
+                continue  # a manager without this permission has not created any
+            except ApiError as error:
+                _log.warning("Could not list autoscalers yet", error=str(error))
+            else:
+                if not listing.items:
+                    continue
+            self._watched.watch([(resource, namespace)])
 
     async def ensure(self, binding: ClusterBinding) -> RolloutResult:
         """Apply all objects of the binding, and return the state of its rollout.
@@ -291,7 +322,7 @@ class Rollout:
         if progress.confirmed:
             return
         try:
-            uid = (await self._client.get(CLUSTER_BINDINGS, binding.name)).uid
+            uid = (await self._computing.get(CLUSTER_BINDINGS, binding.name)).uid
         except NotFound:
             uid = ""
         if uid != binding.uid:
@@ -304,6 +335,8 @@ class Rollout:
             body = keep_selector(desired.body, content)
         except ConfigError as error:
             raise _Failure(ComponentPhase.REFUSED, str(error)) from None
+        if desired.scale is not None:
+            body = keep_replicas(body, content, desired.scale)
         ident = (desired.resource.kind, desired.key)
         if self._domain.rollout_digest in stored.annotations:
             different = drift(body, content)
@@ -320,7 +353,10 @@ class Rollout:
         else:
             await self._take_over(desired, stored, progress)
         # The UID is a precondition: apply to the compared object, not to a successor.
-        body = body | {"metadata": body["metadata"] | {"uid": stored.uid}}
+        precondition = {"uid": stored.uid}
+        if desired.scale is not None:  # an autoscaler may have set other replicas meanwhile
+            precondition["resourceVersion"] = stored.resource_version
+        body = body | {"metadata": body["metadata"] | precondition}
         answer = await self._apply(desired, ApplyPatch(body, force=True), progress, before=stored)
         if answer.resource_version == stored.resource_version:
             self._unchanged[ident] = (desired.digest, fingerprint(content))

@@ -22,7 +22,7 @@ from kubeocean.runtime.kinds import DEPLOYMENTS
 from kubeocean.runtime.objects import Json, prune_json
 from kubeocean.runtime.quantity import Quantity
 
-__all__ = ["drift", "fingerprint", "keep_selector", "transfer_fields"]
+__all__ = ["drift", "fingerprint", "keep_replicas", "keep_selector", "transfer_fields"]
 
 # Keys of lists that are merged by key, by field name: see the list types of the API.
 _KEYED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -86,6 +86,18 @@ def keep_selector(desired: Json, stored: Json) -> Json:
     return desired | {
         "spec": spec | {"selector": selector, "template": template | {"metadata": metadata}}
     }
+
+
+def keep_replicas(desired: Json, stored: Json, scale: tuple[int, int]) -> Json:
+    """Return `desired` with the replicas that an autoscaler chose within its bounds.
+
+    A number outside of the bounds is not an autoscaler's; 0 would even disable it.
+    """
+    least, most = scale
+    replicas = stored["spec"].get("replicas", 1)
+    if not least <= replicas <= most:
+        return desired
+    return desired | {"spec": desired["spec"] | {"replicas": replicas}}
 
 
 def transfer_fields(stored: Json, manager: str) -> list[Json] | None:

@@ -15,7 +15,13 @@ from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import NODE_LEASE_NAMESPACE, Domain
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, AnyResource, RolloutComponent
-from kubeocean.manager.rollout_watch import Place, RolloutInformers, binding_of, ownership_of
+from kubeocean.manager.rollout_watch import (
+    Place,
+    RolloutInformers,
+    binding_of,
+    ownership_of,
+    read_fresh,
+)
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import DEPLOYMENTS, SECRETS
 from kubeocean.runtime.logs import get_logger
@@ -32,7 +38,12 @@ _SIGNING_REQUESTS: Final = Resource(
     Untyped,
 )
 _SERVICES: Final = KINDS["Service"]
-_BUDGETS: Final = KINDS["PodDisruptionBudget"]
+_OWN_KINDS: Final = (
+    DEPLOYMENTS,
+    _SERVICES,
+    KINDS["PodDisruptionBudget"],
+    KINDS["HorizontalPodAutoscaler"],
+)
 _ROLE_BINDINGS: Final = ("ClusterRoleBinding", "RoleBinding")
 _Objects: TypeAlias = list[tuple[AnyResource, Object]]
 
@@ -40,10 +51,17 @@ _log = get_logger(__name__)
 
 
 class RolloutRemoval:
-    """Deletes the objects that were rolled out for bindings."""
+    """Deletes the objects that were rolled out for bindings.
 
-    def __init__(self, client: Client, watched: RolloutInformers, domain: Domain) -> None:
+    `client` is of the cluster with the Deployments; certificates are in the computing cluster, and
+    so are the accounts of single bindings, which there are only if both are the same cluster.
+    """
+
+    def __init__(
+        self, client: Client, computing: Client, watched: RolloutInformers, domain: Domain
+    ) -> None:
         self._client = client
+        self._computing = computing
         self._watched = watched
         self._domain = domain
 
@@ -54,9 +72,9 @@ class RolloutRemoval:
         """
         owned = await self._owned(binding, self._places())
         owned.sort(key=lambda each: self._order(*each))
-        if remaining := await self._delete_all(owned):
+        if remaining := await self._delete_all(self._client, owned):
             return remaining  # a running proxier could create a certificate again
-        return await self._delete_all(await self._certificates(binding))
+        return await self._delete_all(self._computing, await self._certificates(binding))
 
     async def remove_accounts(self, binding: ClusterBinding) -> list[str]:
         """Delete the binding's accounts and roles; return titles of those that still exist.
@@ -66,10 +84,10 @@ class RolloutRemoval:
         owned = await self._owned(binding, self._account_places())
         # Bindings first, so that no account keeps a part of its permissions for long.
         owned.sort(key=lambda each: (each[0].kind not in _ROLE_BINDINGS, each[1].name))
-        return await self._delete_all(owned)
+        return await self._delete_all(self._client, owned)
 
-    async def _delete_all(self, objects: _Objects) -> list[str]:
-        return [title for each in objects if (title := await self._delete(*each))]
+    async def _delete_all(self, client: Client, objects: _Objects) -> list[str]:
+        return [title for each in objects if (title := await self._delete(client, *each))]
 
     def _order(self, resource: AnyResource, stored: Object) -> tuple[int, bool, str]:
         """Return the sort key by which objects are deleted: syncers, proxiers, Services, others."""
@@ -84,12 +102,15 @@ class RolloutRemoval:
             objects = await self._listed(resource, namespace)
             for name in derived.get(resource.kind, ()):
                 key = Key(namespace, name)
-                if key not in objects and (stored := await self._read(resource, key)) is not None:
+                if (
+                    key not in objects
+                    and (stored := await self._read(self._client, resource, key)) is not None
+                ):
                     objects[key] = stored
             for stored in objects.values():
                 ownership = ownership_of(stored, binding, self._domain)
                 # Labels prove ownership only together with a name of Kubeocean.
-                proven = binding_of(stored) is not None
+                proven = binding_of(stored, self._domain) is not None
                 if ownership.ours and (proven or stored.name in derived.get(resource.kind, ())):
                     owned.append((resource, stored))
         return owned
@@ -115,7 +136,7 @@ class RolloutRemoval:
         """
         watched = [each for each in self._watched.places if each[0].kind not in ACCOUNT_KINDS]
         namespaces = (*(namespace for _, namespace in watched), self._domain.system_namespace)
-        own = ((kind, each) for each in namespaces for kind in (DEPLOYMENTS, _SERVICES, _BUDGETS))
+        own = ((kind, each) for each in namespaces for kind in _OWN_KINDS)
         return tuple(dict.fromkeys((*watched, *own)))
 
     def _account_places(self) -> tuple[Place, ...]:
@@ -124,7 +145,9 @@ class RolloutRemoval:
         These are the watched ones, and those of Kubeocean's own templates.
         """
         domain = self._domain
-        watched = (each for each in self._watched.places if each[0].kind in ACCOUNT_KINDS)
+        watched = [each for each in self._watched.places if each[0].kind in ACCOUNT_KINDS]
+        if self._client is not self._computing:
+            return tuple(watched)  # Kubeocean's own templates have none in a management cluster
         bound = (NODE_LEASE_NAMESPACE, domain.host_port_namespace, domain.system_namespace)
         own = (
             *((KINDS["RoleBinding"], namespace) for namespace in bound),
@@ -142,9 +165,9 @@ class RolloutRemoval:
             return {}
         return {each.key: each for each in listing.items}
 
-    async def _read(self, resource: AnyResource, key: Key) -> Object | None:
+    async def _read(self, client: Client, resource: AnyResource, key: Key) -> Object | None:
         try:
-            return await self._watched.read_fresh(resource, key)
+            return await read_fresh(client, resource, key)
         except Forbidden:
             return None
 
@@ -161,7 +184,7 @@ class RolloutRemoval:
         secrets: _Objects = []
         for namespace in dict.fromkeys(namespace for _, namespace in self._places()):
             key = Key(namespace, naming.tls_secret(binding.spec.cluster_id))
-            secret = await self._read(SECRETS, key)
+            secret = await self._read(self._computing, SECRETS, key)
             if secret is not None and labels.items() <= secret.labels.items():
                 secrets.append((SECRETS, secret))
         return secrets
@@ -175,7 +198,7 @@ class RolloutRemoval:
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         prefix = naming.signing_request_prefix(binding.name, domain)
         try:
-            requests = await self._client.list(_SIGNING_REQUESTS, labels=selector)
+            requests = await self._computing.list(_SIGNING_REQUESTS, labels=selector)
         except Forbidden as error:
             _log.warning("Could not list signing requests", error=str(error))
             return []
@@ -183,14 +206,14 @@ class RolloutRemoval:
             (_SIGNING_REQUESTS, each) for each in requests.items if each.name.startswith(prefix)
         ]
 
-    async def _delete(self, resource: AnyResource, stored: Object) -> str:
+    async def _delete(self, client: Client, resource: AnyResource, stored: Object) -> str:
         """Delete one object; return its title if it still exists afterwards."""
         title = f"{resource.kind} {stored.key}"
         try:
             if not stored.deleting:
-                await self._client.delete(resource, stored.name, stored.namespace, uid=stored.uid)
+                await client.delete(resource, stored.name, stored.namespace, uid=stored.uid)
                 _log.info("Deleted object", object=title, uid=stored.uid)
-            current = await self._watched.read_fresh(resource, stored.key)
+            current = await read_fresh(client, resource, stored.key)
         except (Conflict, NotFound):
             return ""  # the object of that UID is gone
         except Forbidden as error:

@@ -1,9 +1,12 @@
 """Ownership of rolled-out objects, and informers that watch these objects.
 
-    owned by this binding                                         ours
+    owned by this binding, or rolled out for it                   ours
     without an owner, with labels that name this binding          ours (adopted)
     owned by another binding, or an earlier one of that name      foreign
     anything else                                                 foreign
+
+In a management cluster, where no binding exists that could own them, an annotation names the
+binding for which objects were rolled out, and stands for an owner reference.
 
 Objects of the earlier implementation have the same owner or labels. Foreign objects are never
 written and never deleted.
@@ -32,7 +35,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, OwnerReference
 
-__all__ = ["Ownership", "Place", "RolloutInformers", "binding_of", "ownership_of"]
+__all__ = ["Ownership", "Place", "RolloutInformers", "binding_of", "ownership_of", "read_fresh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,10 @@ def ownership_of(stored: Object, binding: ClusterBinding, domain: Domain) -> Own
     owners = stored.metadata.owner_references or ()
     if any(_is_binding(owner) and owner.uid == binding.uid for owner in owners):
         return Ownership(True)
-    for owner in owners:
+    for owner in (*owners, *_rolled_out_for(stored, domain)):
+        if owner not in owners and owner.name == binding.name:
+            # No garbage collection deletes those of an earlier binding of that name.
+            return Ownership(True)
         if _is_binding(owner) and owner.name == binding.name:
             return Ownership(False, "belongs to an earlier ClusterBinding of that name")
         if _is_binding(owner):
@@ -63,15 +69,36 @@ def ownership_of(stored: Object, binding: ClusterBinding, domain: Domain) -> Own
     return Ownership(False, f"{message} (label {group.APP_INSTANCE} or an owner would)")
 
 
-def binding_of(stored: Object) -> OwnerReference | None:
-    """Return the owner reference to a ClusterBinding, if there is one."""
-    return next((o for o in stored.metadata.owner_references or () if _is_binding(o)), None)
+def binding_of(stored: Object, domain: Domain) -> OwnerReference | None:
+    """Return the owner reference to a ClusterBinding, or what stands for it, if there is one."""
+    owners = (*(stored.metadata.owner_references or ()), *_rolled_out_for(stored, domain))
+    return next((owner for owner in owners if _is_binding(owner)), None)
+
+
+def _rolled_out_for(stored: Object, domain: Domain) -> Iterator[OwnerReference]:
+    name, slash, uid = stored.annotations.get(domain.rolled_out_for, "").partition("/")
+    if name and slash and uid:
+        yield OwnerReference(
+            api_version=CLUSTER_BINDINGS.api_version,
+            kind=CLUSTER_BINDINGS.kind,
+            name=name,
+            uid=uid,
+        )
 
 
 def _is_binding(owner: OwnerReference) -> bool:
     # Any version: a later one may be served by the same group.
     same = owner.api_version.partition("/")[0] == group.GROUP
     return same and owner.kind == CLUSTER_BINDINGS.kind
+
+
+async def read_fresh(client: Client, resource: AnyResource, key: Key) -> Object | None:
+    """Return the object with its bytes as the API server has it now, or None."""
+    try:
+        stored: Object = await client.get(resource, key.name, key.namespace, keep_raw=True)
+    except NotFound:
+        return None
+    return stored
 
 
 Place: TypeAlias = tuple[AnyResource, str]  # kind and namespace
@@ -90,6 +117,7 @@ class RolloutInformers:
         self._client = client
         self._clock = clock
         self._metrics = metrics
+        self._domain = domain
         self._selector = f"{APP_MANAGED_BY}={domain.manager}"
         self._informers: dict[Place, Informer[Any]] = {}
         self._new: asyncio.Queue[Informer[Any]] = asyncio.Queue()
@@ -154,13 +182,7 @@ class RolloutInformers:
 
     async def read_fresh(self, resource: AnyResource, key: Key) -> Object | None:
         """Return the object as the API server has it now, or None."""
-        try:
-            stored: Object = await self._client.get(
-                resource, key.name, key.namespace, keep_raw=True
-            )
-        except NotFound:
-            return None
-        return stored
+        return await read_fresh(self._client, resource, key)
 
     def wrote(self, resource: AnyResource, obj: Object) -> None:
         """Pass an object that the API server returned after a write to the cache of its kind."""
@@ -180,7 +202,7 @@ class RolloutInformers:
             resource,
             namespace=namespace,
             labels=self._selector,
-            indexes={_OWNER: _owner_uids},
+            indexes={_OWNER: self._owner_uids},
             keep_raw=True,
             clock=self._clock,
             metrics=self._metrics,
@@ -192,7 +214,7 @@ class RolloutInformers:
         bindings: set[Key] = set()
         for obj in (old, new):
             if obj is not None:
-                if (owner := binding_of(obj)) is not None:
+                if (owner := binding_of(obj, self._domain)) is not None:
                     bindings.add(Key("", owner.name))
                 bindings |= self._waiting.get((resource, obj.key), set())
         if new is None and old is not None:
@@ -203,7 +225,6 @@ class RolloutInformers:
             for handler in self._handlers:
                 handler(binding)
 
-
-def _owner_uids(obj: Object) -> tuple[str, ...]:
-    owner = binding_of(obj)
-    return (owner.uid,) if owner is not None else ()
+    def _owner_uids(self, obj: Object) -> tuple[str, ...]:
+        owner = binding_of(obj, self._domain)
+        return (owner.uid,) if owner is not None else ()

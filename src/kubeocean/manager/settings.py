@@ -14,7 +14,7 @@ from kubeocean.api import group, naming
 from kubeocean.errors import ConfigError
 from kubeocean.manager.deletion import DEADLINE_S
 from kubeocean.process import flags
-from kubeocean.process.settings import ReplicaSettings
+from kubeocean.process.settings import ReplicaSettings, management_kubeconfig_flag
 from kubeocean.runtime.flags import boolean, duration, flag, integer, number
 
 __all__ = ["ManagerSettings"]
@@ -33,8 +33,9 @@ class ManagerSettings(ReplicaSettings):
     leader_election_id: str = flag(
         "leader-election-id",
         flags.name,
-        naming.manager_election(),
-        "Name of the Lease with which replicas elect a leader.",
+        "",
+        "Name of the Lease with which replicas elect a leader (default: kubeocean-manager-leader, "
+        "with the first part of --label-domain).",
     )
     kube_client_qps: float = flag(
         "kube-client-qps",
@@ -54,6 +55,8 @@ class ManagerSettings(ReplicaSettings):
         f"{DEADLINE_S:g}s",
         "Time for which the deletion of a binding waits if no syncer of the binding is leader.",
     )
+
+    management_kubeconfig: str = management_kubeconfig_flag()
 
     def __post_init__(self) -> None:
         ReplicaSettings.__post_init__(self)  # with slots, super() refers to another class

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.errors import ConfigError
 from kubeocean.process.settings import ReplicaSettings
-from kubeocean.process.startup import open_client, trace
+from kubeocean.process.startup import MANAGEMENT, management_access, open_client, trace
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
@@ -61,6 +61,7 @@ class Replica:
             settings.kubeconfig or None, environ=environ, allow_exec=settings.allow_exec_plugins
         )
         self._stack = stack
+        self._environ = environ
         self._metrics = metrics
         self._cluster = cluster
         self._recovery_handlers: list[Callable[[], None]] = []
@@ -97,6 +98,30 @@ class Replica:
         transport.on_recovery(self._recovered)
         fenced = self.fenced(transport)
         return open_client(self._stack, fenced, self._cluster, qps=qps, burst=burst)
+
+    def management_client(self, kubeconfig: str) -> Client | None:
+        """A fenced client of the management cluster; None if programs run in the computing one.
+
+        :raises ConfigError: the kubeconfig, or the pod's account, cannot be read.
+        """
+        if not kubeconfig:
+            return None
+        transport = self.fenced(self._to_management(kubeconfig))
+        return open_client(self._stack, transport, MANAGEMENT)
+
+    def reviewer(self, management_kubeconfig: str) -> Client:
+        """A client, without fence, of the cluster in which this program runs.
+
+        That cluster knows the callers that read metrics, of each replica.
+
+        :raises ConfigError: the kubeconfig, or the pod's account, cannot be read.
+        """
+        if not management_kubeconfig:
+            return self.control
+        return open_client(self._stack, self._to_management(management_kubeconfig), MANAGEMENT)
+
+    def _to_management(self, kubeconfig: str) -> Transport:
+        return self.observed(management_access(kubeconfig, self._environ), MANAGEMENT)
 
     @property
     def access(self) -> Access:

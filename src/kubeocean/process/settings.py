@@ -27,8 +27,15 @@ from kubeocean.runtime.metrics_access import (
 )
 from kubeocean.sharding.config import Config, NodeSection, ShardingSection, StateSection
 
-__all__ = ["ProcessSettings", "ReplicaSettings", "kubeconfig_namespaces_flag"]
+__all__ = [
+    "IN_CLUSTER",
+    "ProcessSettings",
+    "ReplicaSettings",
+    "kubeconfig_namespaces_flag",
+    "management_kubeconfig_flag",
+]
 
+IN_CLUSTER: Final = "in-cluster"
 _NODE_TIMEOUT_S: Final = 60.0  # the default of a ring
 
 
@@ -42,6 +49,17 @@ def kubeconfig_namespaces_flag() -> frozenset[str]:
         "Namespaces, separated by commas, in which the binding's Secret may be; * allows all "
         "(default: the one that the binding names at the start). The system namespace is always "
         "allowed.",
+    )
+
+
+def management_kubeconfig_flag() -> str:
+    """The field of `--management-kubeconfig`, for processes that may run there."""
+    return flag(
+        "management-kubeconfig",
+        text,
+        "",
+        "Kubeconfig of the management cluster, in which syncers and proxiers run, or "
+        f"{IN_CLUSTER} for the pod's account (default: they run in the computing cluster).",
     )
 
 

@@ -9,14 +9,18 @@ from typing import Final
 
 from kubeocean import __version__
 from kubeocean.errors import KubeoceanError
+from kubeocean.process.settings import IN_CLUSTER
 from kubeocean.runtime import tracing
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.credentials import AccessSource, InClusterAccess, KubeconfigAccess
 from kubeocean.runtime.log_flags import ZapFlags
 from kubeocean.runtime.logs import Logger
 from kubeocean.runtime.service import SIGNALLED, Service, cancelled_by_signals
 from kubeocean.runtime.transport import Transport
 
-__all__ = ["open_client", "run_process", "trace"]
+__all__ = ["MANAGEMENT", "management_access", "open_client", "run_process", "trace"]
+
+MANAGEMENT: Final = "management"  # name of the management cluster in logs and metrics
 
 _FAILED: Final = 1
 _DEFAULT_BURST: Final = 10  # of client-go
@@ -70,3 +74,13 @@ def open_client(
     client = Client(transport, cluster=cluster, qps=rate, burst=limit)
     stack.push_async_callback(client.close)
     return client
+
+
+def management_access(kubeconfig: str, environ: Mapping[str, str]) -> AccessSource:
+    """Return the access to the management cluster, as `--management-kubeconfig` gives it.
+
+    :raises ConfigError: the kubeconfig, or the pod's account, cannot be read.
+    """
+    if kubeconfig == IN_CLUSTER:
+        return InClusterAccess(environ=environ)
+    return KubeconfigAccess(kubeconfig, environ=environ)

@@ -19,7 +19,13 @@ from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
 from kubeocean.api.ownership import Ids
 from kubeocean.errors import ConfigError
 from kubeocean.process.log_level import LogLevel
-from kubeocean.process.startup import open_client, run_process, trace
+from kubeocean.process.startup import (
+    MANAGEMENT,
+    management_access,
+    open_client,
+    run_process,
+    trace,
+)
 from kubeocean.proxier.authentication import Authenticator
 from kubeocean.proxier.authorization import Authorizer
 from kubeocean.proxier.certificates import ProvidedCertificate, SignedCertificate
@@ -148,9 +154,13 @@ class ProxierProgram:
         )
         self._node_ports = NodePortController(self._server, self._pod_lookup.vnodes, domain=domain)
         self._certificates = self._certificate_sources(computing, binding)
-        return self._service(computing)
+        reviewer = computing  # of callers that read metrics
+        if settings.management_kubeconfig:
+            management = management_access(settings.management_kubeconfig, self._environ)
+            reviewer = open_client(self._stack, observed(management, MANAGEMENT), MANAGEMENT)
+        return self._service(reviewer)
 
-    def _service(self, computing: Client) -> Service:
+    def _service(self, reviewer: Client) -> Service:
         settings = self._settings
         return Service(
             settings.label_domain.proxier,
@@ -160,7 +170,7 @@ class ProxierProgram:
             ],
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
-            secure_metrics=settings.secure_metrics(computing),
+            secure_metrics=settings.secure_metrics(reviewer),
             health_address=settings.health_probe_bind_address,
             deadline_s=settings.drain_s + _SHUTDOWN_S,
         )

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from kubeocean.api import group
 from kubeocean.errors import ConfigError
 from kubeocean.process import flags
-from kubeocean.process.settings import ProcessSettings, kubeconfig_namespaces_flag
+from kubeocean.process.settings import (
+    ProcessSettings,
+    kubeconfig_namespaces_flag,
+    management_kubeconfig_flag,
+)
 from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, integer, text
 
 __all__ = ["ProxierSettings"]
@@ -25,6 +29,7 @@ class ProxierSettings(ProcessSettings):
         required=True,
     )
     kubeconfig_namespaces: frozenset[str] = kubeconfig_namespaces_flag()
+    management_kubeconfig: str = management_kubeconfig_flag()
     listen_address: str = flag(
         "listen-address", text, "", "Address to listen on (default: every address of the machine)."
     )

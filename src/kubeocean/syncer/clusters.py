@@ -124,6 +124,7 @@ class Clusters:
     metrics_port: int = group.VNODE_METRICS_PORT
     remove_nodes_after_s: float = 0  # without an answer of the worker; 0 means never
     proxier_namespace: str = ""  # of the proxier's replicas; empty means the domain's own
+    management: Client | None = None  # of the cluster with the proxier's replicas, if another
     clock: Clock = field(default_factory=RealClock)
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -153,7 +154,7 @@ class Clusters:
             keep_raw=True,
         )
         self.proxiers = self._cache(
-            computing,
+            self.management or computing,
             PROXIER_PODS,
             namespace=self.proxier_namespace or domain.system_namespace,
             labels=f"{group.APP_NAME}={domain.proxier},{group.APP_INSTANCE}={binding}",

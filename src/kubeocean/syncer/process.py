@@ -166,7 +166,9 @@ class SyncerProgram:
             self._components(),
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
-            secure_metrics=settings.secure_metrics(self._replica.control),
+            secure_metrics=settings.secure_metrics(
+                self._replica.reviewer(settings.management_kubeconfig)
+            ),
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )
@@ -258,6 +260,7 @@ class SyncerProgram:
             worker_id=lambda: identity.worker_id,
             metrics_port=settings.prometheus_vnode_base_port,
             proxier_namespace=settings.proxier_namespace,
+            management=self._replica.management_client(settings.management_kubeconfig),
             remove_nodes_after_s=settings.remove_nodes_after_s,
             metrics=metrics,
         )

@@ -18,7 +18,11 @@ from kubeocean.api.validation import zone_names
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.windows import zone_of
 from kubeocean.process import flags
-from kubeocean.process.settings import ReplicaSettings, kubeconfig_namespaces_flag
+from kubeocean.process.settings import (
+    ReplicaSettings,
+    kubeconfig_namespaces_flag,
+    management_kubeconfig_flag,
+)
 from kubeocean.runtime.clock import local_zone
 from kubeocean.runtime.flags import boolean, duration, flag, integer, number
 from kubeocean.runtime.selectors import check_subdomain
@@ -147,6 +151,7 @@ class SyncerSettings(ReplicaSettings):
         "Namespace in which the replicas of this binding's proxier run (default: "
         "kubeocean-system); the value of proxierNamespace in the proxier's templates.",
     )
+    management_kubeconfig: str = management_kubeconfig_flag()
     remove_nodes_after_s: float = flag(
         "remove-unreachable-nodes-after",
         duration,

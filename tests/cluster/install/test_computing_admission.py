@@ -163,6 +163,26 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
         assert await denied(bound.syncer.patch(resource, name, LABELLED, SYSTEM))
 
 
+async def test_a_syncer_changes_the_tables_of_rings_and_no_other_config_map(bound: Bound) -> None:
+    ring = {f"{DEFAULT.sharding}/role": "table"}
+    table, plain = f"table-{bound.cluster_id}", f"plain-{bound.cluster_id}"
+    for name, namespace, labels in (
+        (table, SYSTEM, ring),
+        (plain, SYSTEM, {}),
+        (table, bound.namespace, ring),
+    ):
+        body = {"metadata": {"name": name, "labels": labels}, "data": {"a": "1"}}
+        await bound.admin.create(CONFIG_MAPS, body, namespace=namespace)
+    change = MergePatch({"metadata": {"labels": ring}, "data": {"a": "2"}})
+
+    async def limited() -> bool:
+        return bool(await denied(bound.syncer.patch(CONFIG_MAPS, plain, change, SYSTEM)))
+
+    await until(limited, within=30)
+    await bound.syncer.patch(CONFIG_MAPS, table, change, SYSTEM)
+    assert await denied(bound.syncer.patch(CONFIG_MAPS, table, change, bound.namespace))
+
+
 async def test_a_syncer_requests_no_token_of_system_namespaces(bound: Bound) -> None:
     name, namespace = f"p-{bound.cluster_id}", "kube-system"
     await bound.admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.policies import PolicySpec
@@ -25,7 +26,8 @@ from kubeocean.install.credentials import read_token
 from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.permissions import Permission, Rights
 from kubeocean.install.roles import AddOn, metrics_rights, worker_rights
-from kubeocean.install.values import WorkerValues
+from kubeocean.install.scaling import sharding_objects
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.pki import LocalAuthority
@@ -48,6 +50,7 @@ from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key, find_condition
 from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport
+from kubeocean.sharding.names import Names
 from kubeocean.worker_access.credentials import SecretAccess
 from support.proxier_server import pair_of
 from support.rollout_env import roll_out
@@ -183,6 +186,49 @@ async def test_a_syncer_uses_all_permissions_of_its_roles_and_is_refused_nothing
         assert await ready_nodes(client, join_request.name) == []
     assert refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
     assert refused(worker_cluster, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
+
+
+async def test_sharded_syncers_are_refused_nothing(
+    computing_applier: Applier,
+    worker_applier: Applier,
+    computing_cluster: Cluster,
+    worker_cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    values, client = Values(shard_syncers=True), computing_applier.client
+    objects = sharding_objects(values)
+    await computing_applier.apply_all(objects)
+    join_request = await join(computing_applier, worker_applier, worker_cluster)
+    binding = await client.get(CLUSTER_BINDINGS, join_request.name)
+    account = f"kubeocean-syncer-{binding.spec.cluster_id}"
+    permission = Permission("list", "coordination.k8s.io", "leases", SYSTEM)
+    # The manager must be able to bind the role of sharding to the account.
+    manager = computing_cluster.client(
+        kubeconfig=await computing_cluster.service_account(SYSTEM, DEFAULT.manager)
+    )
+    try:
+        await roll_out(manager, binding, tmp_path / "templates", values)
+        await until(lambda: granted_to(client, f"{SYSTEM}:{account}", [permission]))
+        async with syncer(
+            "one",
+            f"--cluster-binding-name={join_request.name}",
+            f"--leader-election-namespace={SYSTEM}",
+            f"--leader-election-id={account}",
+            "--sharding",
+            kubeconfig=await computing_cluster.service_account(SYSTEM, account),
+            directory=tmp_path,
+        ):
+            await until(lambda: ready_nodes(client, join_request.name), within=60)
+            ring = Names(naming.syncer_ring(join_request.name), DEFAULT.sharding)
+            tables = await client.list(CONFIG_MAPS, SYSTEM, labels=ring.selects("table"))
+            assert [each.name for each in tables.items] == [ring.table]
+            await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
+            await until(lambda: is_gone(client, join_request.name), within=60)
+    finally:
+        await manager.close()
+        for body in reversed(objects):
+            await computing_applier.remove(body)
+    assert refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
 
 
 PROXIER = """

@@ -10,8 +10,10 @@ import pytest
 from kubeocean.api import group, naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
-from kubeocean.errors import NotFound
+from kubeocean.errors import Conflict, NotFound
 from kubeocean.install.apply import resource_of
+from kubeocean.install.templates import proxier_files, syncer_files
+from kubeocean.install.values import Values
 from kubeocean.manager.rollout_state import ComponentPhase
 from kubeocean.runtime.client import MergePatch, StrategicPatch
 from kubeocean.runtime.kinds import DEPLOYMENTS, SERVICES
@@ -415,3 +417,88 @@ async def test_a_crash_after_any_write_gives_the_same_objects_in_the_end(
         await roll_out(faults)
         assert faults.crashed
         assert await rollout_env.state() == wanted
+
+
+# Scaled
+
+
+AUTOSCALERS = resource_of(
+    {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": ""},
+    }
+)
+
+
+async def test_replicas_that_an_autoscaler_set_stay_and_others_are_reverted(
+    rollout_env: RolloutEnv,
+) -> None:
+    scaled = proxier_files(Values(max_replicas={"proxier": 4}))
+    text = scaled["horizontalpodautoscaler.yaml"]
+    rollout_env.proxiers.write(horizontalpodautoscaler__yaml=text)
+    name = naming.proxier_deployment(rollout_env.binding.spec.cluster_id)
+
+    async def scale(replicas: int) -> None:
+        patch = MergePatch({"spec": {"replicas": replicas}})
+        await rollout_env.client.patch(
+            DEPLOYMENTS, name, patch, rollout_env.namespace, subresource="scale"
+        )
+
+    async def replicas() -> int:
+        return int((await rollout_env.deployment("proxier"))["spec"]["replicas"])
+
+    async with rollout_env.running() as rollout:
+        await rollout.ensure(rollout_env.binding)
+        (made,) = (await rollout_env.client.list(AUTOSCALERS, rollout_env.namespace)).items
+        assert made.name == name
+        await settled(rollout, rollout_env.binding)
+        await scale(4)
+        await settled(rollout, rollout_env.binding)
+        assert await replicas() == 4
+        for foreign in (0, 9):
+            await scale(foreign)
+
+            async def reverted() -> bool:
+                with suppress(Conflict):
+                    await rollout.ensure(rollout_env.binding)
+                return await replicas() == 2
+
+            await until(reverted)
+        # Another change of the template keeps the number.
+        await scale(3)
+        deployment = rollout_env.proxiers.files["deployment.yaml"].replace("=info", "=debug")
+        rollout_env.proxiers.write(deployment__yaml=deployment)
+
+        async def changed() -> bool:
+            with suppress(Conflict):  # the cache did not have the new number yet
+                await rollout.ensure(rollout_env.binding)
+            arguments = container(await rollout_env.deployment("proxier"))["args"]
+            return "--zap-log-level=debug" in arguments
+
+        await until(changed)
+        assert await replicas() == 3
+
+    # A later process, whose templates have no autoscaler, deletes it.
+    rollout_env.proxiers.write(horizontalpodautoscaler__yaml=None)
+    async with rollout_env.running() as rollout:
+        await settled(rollout, rollout_env.binding)
+        assert (await rollout_env.client.list(AUTOSCALERS, rollout_env.namespace)).items == []
+        assert await replicas() == 2
+
+
+async def test_an_autoscaler_is_deleted_with_its_binding(rollout_env: RolloutEnv) -> None:
+    scaled = syncer_files(Values(shard_syncers=True, max_replicas={"syncer": 4}))
+    text = scaled["horizontalpodautoscaler.yaml"]
+    rollout_env.syncers.write(horizontalpodautoscaler__yaml=text)
+    async with rollout_env.running() as rollout:
+        await rollout.ensure(rollout_env.binding)
+        assert len((await rollout_env.client.list(AUTOSCALERS, rollout_env.namespace)).items) == 1
+    # The next process has not rendered the binding.
+    async with rollout_env.running() as rollout:
+
+        async def removed() -> bool:
+            return not await rollout.remove(rollout_env.binding)
+
+        await until(removed)
+    assert (await rollout_env.client.list(AUTOSCALERS, rollout_env.namespace)).items == []

@@ -82,6 +82,7 @@ NEW = {
     *("fleet", "fleet_heartbeat", "fleet_identity"),
     "last_eviction_time",
     "log_level",
+    *("management_cluster_id", "rolled_out_for"),
     *("rollout_digest", "sync_back", "synced_hash", "token_due", "token_expires", "virtual_uid"),
     "worker_cluster_id",
 }

@@ -77,6 +77,19 @@ async def test_a_closed_stdout_is_no_failure(home: Home) -> None:
         (["up", "--port", "70000"], "--port"),
         (["up", "--name", "Not/A/Name"], "name: must be lower-case letters"),
         (["down", "--name", ""], "name: must be lower-case letters"),
+        (
+            ["install", "--server", "https://computing:6443"],
+            "--server: has no meaning without --management-kubeconfig (got",
+        ),
+        (
+            ["install", "--management-context", "x", "--dry-run"],
+            "--management-context: has no meaning without --management-kubeconfig (got",
+        ),
+        (
+            ["install", "--management-kubeconfig", "m.yaml", "--server", "computing:6443"],
+            "--server: must be a URL such as https://",
+        ),
+        (["install", "--max-syncers", "4", "--dry-run"], "(--shard-syncers)"),
     ],
 )
 async def test_wrong_usage_exits_with_two(home: Home, words: list[str], message: str) -> None:

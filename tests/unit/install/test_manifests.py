@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kubeocean.api.group import TAPESTRY
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.fleet import (
     HubConnection,
@@ -92,9 +93,10 @@ def helm() -> Path:
     return Path(process.stdout.strip())
 
 
-def templated(helm: Path, chart: str, *settings: str) -> dict[str, Json]:
-    flags = [word for each in settings for word in ("--set", each)]
+def templated(helm: Path, chart: str, *settings: str, preset: str = "") -> dict[str, Json]:
     where = DEPLOY / "charts" / chart
+    flags: list[str | Path] = ["-f", where / f"values-{preset}.yaml"] if preset else []
+    flags += [word for each in settings for word in ("--set", each)]
     objects = output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags)
     return comparable([each for each in objects if not is_hook(each)])
 
@@ -110,7 +112,7 @@ def test_helm_checks_that_no_worker_is_bound_before_it_uninstalls(helm: Path) ->
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     pod = job["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "kubeocean-manager"
-    assert pod["containers"][0]["args"] == ["uninstall", "--check"]
+    assert pod["containers"][0]["args"] == ["uninstall", "--check", "--label-domain=kubeocean.io"]
     assert job["spec"]["backoffLimit"] == 0
     kept = [each for each in objects if each["kind"] == "Namespace"]
     assert len(kept) == 2
@@ -162,14 +164,40 @@ def test_helm_renders_the_objects_of_the_production_preset(helm: Path) -> None:
         tolerations=("dedicated:NoSchedule",),
     )
     settings = (
-        "manager.replicas=3",
         "proxier.replicas=4",
-        "manager.nearControlPlane=true",
         "global.tolerations[0].key=dedicated",
         "global.tolerations[0].operator=Exists",
         "global.tolerations[0].effect=NoSchedule",
     )
-    assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
+    given = templated(helm, "kubeocean", *settings, preset="production")
+    assert given == comparable(computing_objects(values))
+
+
+@pytest.mark.parametrize("size", list(Size))
+def test_helm_sets_the_resources_of_a_size(helm: Path, size: Size) -> None:
+    given = templated(helm, "kubeocean", f"size={size}")
+    assert given == comparable(computing_objects(Values(size=size)))
+
+
+def test_helm_renders_the_objects_of_another_label_domain(helm: Path) -> None:
+    own, monitored = "labelDomain=tapestry.io", "monitoring.enabled=true"
+    given = templated(helm, "kubeocean", own, monitored)
+    assert given == comparable(computing_objects(Values(domain=TAPESTRY, monitoring=True)))
+    worker = templated(helm, "kubeocean-worker", own)
+    assert worker == comparable(worker_objects(WorkerValues(domain=TAPESTRY)))
+    shared = templated(helm, "kubeocean-worker", own, "namespace.name=kubeocean-worker")
+    values = WorkerValues(domain=TAPESTRY, namespace="kubeocean-worker")
+    assert shared == comparable(worker_objects(values))
+
+
+def test_helm_refuses_a_label_domain_that_is_none(helm: Path) -> None:
+    for chart in ("kubeocean", "kubeocean-worker"):
+        where = DEPLOY / "charts" / chart
+        version = ("--kube-version", "1.34.0")
+        words = [helm, "template", "r", where, *version, "--set", "labelDomain=Not A Domain"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert 'must be a lowercase DNS subdomain (got "Not A Domain")' in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -206,6 +234,32 @@ def test_helm_renders_the_limits_that_an_owner_chose(helm: Path) -> None:
     )
     given = templated(helm, "kubeocean-worker", *settings)
     assert given == comparable(worker_objects(values))
+
+
+def test_helm_renders_autoscalers_and_sharded_syncers(helm: Path) -> None:
+    values = Values(
+        component_replicas={"proxier": 3},
+        shard_syncers=True,
+        max_replicas={"syncer": 5, "proxier": 9},
+        target_cpu_percent=60,
+    )
+    settings = ["proxier.replicas=3", "syncer.sharding=true"]
+    for component, number in values.max_replicas.items():
+        settings += [
+            f"{component}.autoscaling.enabled=true",
+            f"{component}.autoscaling.maxReplicas={number}",
+            f"{component}.autoscaling.targetCPUUtilizationPercentage=60",
+        ]
+    assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
+
+
+def test_helm_refuses_autoscaled_syncers_without_shards(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean"
+    scaled = ("--set", "syncer.autoscaling.enabled=true")
+    words = [helm, "template", "r", where, "--kube-version", "1.34.0", *scaled]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "syncer.autoscaling.enabled: needs syncer.sharding" in done.stderr
 
 
 def test_helm_refuses_an_unknown_size(helm: Path) -> None:

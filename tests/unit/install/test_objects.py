@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import yaml
 
-from kubeocean.api.group import DEFAULT, TAPESTRY
+from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.computing_objects import withdrawn_objects as withdrawn_computing_objects
 from kubeocean.install.credentials import due, kubeconfig, kubeconfig_secret, token_request
+from kubeocean.install.management import (
+    credential_secrets,
+    management_objects,
+    withdrawn_management_objects,
+)
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
 from kubeocean.install.templates import proxier_deployment, proxier_files, syncer_files
@@ -233,9 +240,13 @@ def test_an_install_withdraws_objects_of_options_that_are_left_out() -> None:
     assert {"ServiceMonitor", "PrometheusRule"} <= set(kinds)
     earlier = list(map(title, withdrawn_computing_objects(everything)))
     assert earlier == [
-        f"{kind} kubeocean-system/kubeocean-{component}"
-        for kinds in (["PodDisruptionBudget"], ["Role", "RoleBinding"])
-        for component in ("syncer", "proxier")
+        f"{kind} kubeocean-system/kubeocean-{name}"
+        for kinds, names in (
+            (["Role", "RoleBinding"], ("syncer-sharding", "manager-unsharding")),
+            (["PodDisruptionBudget"], ("syncer", "proxier")),
+            (["Role", "RoleBinding"], ("syncer", "proxier")),
+        )
+        for name in names
         for kind in kinds
     ]
 
@@ -303,3 +314,125 @@ def test_the_right_to_renew_a_credential_needs_the_policy_that_bounds_it(admissi
     assert (["kubeocean-syncer"] in names) is admission
     policies = [each for each in objects if each["metadata"]["name"] == "kubeocean-syncer-tokens"]
     assert bool(policies) is admission
+
+
+# Scaling
+
+
+def test_programs_are_scaled_only_on_request() -> None:
+    assert "horizontalpodautoscaler.yaml" not in syncer_files(Values())
+    assert "horizontalpodautoscaler.yaml" not in proxier_files(Values())
+
+
+def test_an_autoscaler_has_the_name_and_at_least_the_replicas_of_its_deployment() -> None:
+    values = Values(component_replicas={"proxier": 3}, max_replicas={"proxier": 7})
+    files = proxier_files(values)
+    scaler, deployment = (
+        yaml.safe_load(files[file].replace("{{", "<").replace("}}", ">"))
+        for file in ("horizontalpodautoscaler.yaml", "service.yaml")
+    )
+    assert scaler["spec"]["scaleTargetRef"]["name"] == scaler["metadata"]["name"]
+    assert scaler["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 7)
+    assert "horizontalpodautoscaler.yaml" not in syncer_files(values)
+
+
+def test_sharded_syncers_have_the_roles_of_the_shipped_manifest() -> None:
+    manifest = Path(__file__).parents[3] / "deploy" / "syncer-sharding.yaml"
+    shipped = {title(each): each for each in yaml.safe_load_all(manifest.read_text())}
+    objects = {title(each): each for each in computing_objects(Values(shard_syncers=True))}
+    for name, body in shipped.items():
+        fields = ("rules", "roleRef", "subjects")
+        assert [objects[name].get(each) for each in fields] == [body.get(each) for each in fields]
+    assert set(objects) - {title(each) for each in EVERYTHING} >= set(shipped)
+    assert set(shipped) <= {title(each) for each in withdrawn_computing_objects(Values())}
+    (container,) = yaml.safe_load(syncer_files(Values(shard_syncers=True))["deployment.yaml"])[
+        "spec"
+    ]["template"]["spec"]["containers"]
+    assert "--sharding" in container["args"]
+    assert container["env"][-1]["name"] == "POD_TEMPLATE_HASH"
+
+
+@pytest.mark.parametrize("domain", [DEFAULT, TAPESTRY])
+def test_the_manager_binds_accounts_of_sharded_syncers_to_their_role(domain: Domain) -> None:
+    values = Values(domain=domain, shard_syncers=True)
+    bound = f"name: {domain.syncer}-sharding\n"
+    assert bound in syncer_files(values)["rolebinding.yaml"]
+    assert bound not in syncer_files(replace(values, shard_syncers=False))["rolebinding.yaml"]
+    role = the("Role", f"{domain.manager}-unsharding", computing_objects(values))
+    (rule,) = [each for each in role["rules"] if each["verbs"] == ["bind"]]
+    assert rule["resourceNames"] == [f"{domain.syncer}-sharding"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_replicas": {"proxier": 1}}, "at least the number of replicas of each proxier"),
+        ({"max_replicas": {"syncer": 4}}, "needs sharded syncers"),
+        ({"max_replicas": {"manager": 4}}, "must be of syncer or proxier"),
+        ({"target_cpu_percent": 0}, "must be between 1 and 500 percent"),
+    ],
+)
+def test_an_autoscaler_that_could_not_work_is_refused(options: Json, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Values(**options)
+
+
+# A management cluster
+
+
+def test_a_management_cluster_has_the_programs_and_the_computing_cluster_the_rest() -> None:
+    values = Values(management="uid-of-management", monitoring=True)
+    computing = {title(each): each for each in computing_objects(values)}
+    management = {title(each): each for each in management_objects(values)}
+    alone = {title(each) for each in computing_objects(Values(monitoring=True))}
+    assert alone == set(computing) | (set(management) & alone)
+    kinds = {each["kind"] for each in computing.values()}
+    assert not kinds & {"Deployment", "ConfigMap", "PodDisruptionBudget"}
+    namespace = computing["Namespace kubeocean-system"]["metadata"]
+    assert namespace["annotations"]["kubeocean.io/management-cluster-id"] == "uid-of-management"
+    assert "CustomResourceDefinition" not in {each["kind"] for each in management.values()}
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    rules = [
+        rule
+        for each in management.values()
+        if each["kind"] == "ClusterRole"
+        for rule in each["rules"]
+    ]
+    assert {*(name for rule in rules for name in rule.get("resources", ()))} == reviews
+    assert [rule["nonResourceURLs"] for rule in rules if "resources" not in rule] == [["/metrics"]]
+    withdrawn = {title(each) for each in withdrawn_management_objects(values)}
+    assert not withdrawn & set(management)
+
+
+@pytest.mark.parametrize("files", [syncer_files, proxier_files])
+def test_bindings_share_accounts_if_programs_run_in_a_management_cluster(
+    files: Callable[[Values], dict[str, str]],
+) -> None:
+    own = {"accountPerBinding", "serviceaccount.yaml", "role.yaml", "rolebinding.yaml"}
+    assert own <= set(files(Values()))
+    assert not own & set(files(Values(management="uid")))
+
+
+@pytest.mark.parametrize("component", ["manager", "syncer", "proxier"])
+def test_programs_in_a_management_cluster_have_a_kubeconfig_of_the_computing_cluster(
+    component: str,
+) -> None:
+    values = Values(management="uid")
+    files = {"syncer": syncer_files, "proxier": proxier_files}
+    if component in files:
+        lines = files[component](values)["deployment.yaml"].splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("{{"))
+        pod = yaml.safe_load(text)["spec"]["template"]["spec"]
+    else:
+        deployment = the("Deployment", "kubeocean-manager", management_objects(values))
+        pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    flags = dict(each.split("=", 1) for each in container["args"] if "=" in each)
+    mount = next(each for each in container["volumeMounts"] if each["name"] == "computing")
+    assert flags["--kubeconfig"] == f"{mount['mountPath']}/kubeconfig"
+    volume = next(each for each in pod["volumes"] if each["name"] == "computing")
+    assert volume["secret"]["secretName"] == f"kubeocean-{component}-computing"
+    assert flags["--management-kubeconfig"] == "in-cluster"
+    names = [each["metadata"]["name"] for each in credential_secrets(values)]
+    assert f"kubeocean-{component}-computing" in names

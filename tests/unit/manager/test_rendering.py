@@ -482,3 +482,36 @@ def test_rendered_objects_are_cached_until_an_input_changes(tmp_path: Path) -> N
     ]
     plans.forget("b1")
     assert plans.known(RolloutComponent.SYNCER, "b1") == ()
+
+
+def test_an_autoscaler_lets_its_deployment_have_other_replicas() -> None:
+    files = proxier_files(Values(max_replicas={"proxier": 5}))
+    objects = {each.resource.kind: each for each in rendered(RolloutComponent.PROXIER, files)}
+    assert list(objects) == ["Service", "Deployment", "HorizontalPodAutoscaler"]
+    assert objects["Deployment"].scale == (2, 5)
+    assert objects["HorizontalPodAutoscaler"].key == objects["Deployment"].key
+    other = files["horizontalpodautoscaler.yaml"].replace(
+        "kind: Deployment\n    name: '{{.DeploymentName}}'",
+        "kind: Deployment\n    name: another",
+    )
+    assert other != files["horizontalpodautoscaler.yaml"]
+    changed = rendered(RolloutComponent.PROXIER, files | {"horizontalpodautoscaler.yaml": other})
+    assert {each.scale for each in changed} == {None}
+
+
+def test_an_autoscaler_without_a_target_is_an_error_of_its_file() -> None:
+    files = proxier_files(Values(max_replicas={"proxier": 5}))
+    text = files["horizontalpodautoscaler.yaml"].replace("scaleTargetRef", "target")
+    with pytest.raises(ConfigError, match=r"horizontalpodautoscaler\.yaml: .*scaleTargetRef"):
+        rendered(RolloutComponent.PROXIER, files | {"horizontalpodautoscaler.yaml": text})
+
+
+def test_objects_in_another_cluster_name_their_binding_and_have_no_owner() -> None:
+    binding = binding_of()
+    variables = names(RolloutComponent.SYNCER, SYNCER, binding, DEFAULT)
+    for each in render(
+        RolloutComponent.SYNCER, SYNCER, variables, binding=binding, domain=DEFAULT, owned=False
+    ):
+        meta = each.body["metadata"]
+        assert "ownerReferences" not in meta
+        assert meta["annotations"][DEFAULT.rolled_out_for] == f"{binding.name}/{binding.uid}"

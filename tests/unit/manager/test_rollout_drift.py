@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
-from kubeocean.manager.rollout_drift import drift, fingerprint, keep_selector, transfer_fields
+from kubeocean.manager.rollout_drift import (
+    drift,
+    fingerprint,
+    keep_replicas,
+    keep_selector,
+    transfer_fields,
+)
 from kubeocean.runtime.objects import Json
 
 CONTAINER: Json = {
@@ -229,3 +235,11 @@ def test_an_interrupted_transfer_of_fields_is_completed() -> None:
     assert transferred == [entry("us", "Apply", {"f:spec": {"f:replicas": {}, "f:x": {}}})]
     assert transfer_fields({"metadata": {"managedFields": transferred}}, "us") is None
     assert transfer_fields({"metadata": {}}, "us") is None
+
+
+@pytest.mark.parametrize(("stored", "kept"), [(2, 2), (4, 4), (5, 5), (0, 2), (1, 2), (6, 2)])
+def test_replicas_within_the_bounds_of_an_autoscaler_are_kept(stored: int, kept: int) -> None:
+    desired = {"spec": {"replicas": 2, "paused": False}}
+    body = keep_replicas(desired, {"spec": {"replicas": stored}}, (2, 5))
+    assert body == {"spec": {"replicas": kept, "paused": False}}
+    assert desired["spec"]["replicas"] == 2

@@ -61,11 +61,27 @@ def test_an_object_belongs_to_the_binding_that_owns_or_labels_it(
 
 
 def test_the_binding_of_an_object_is_its_owner() -> None:
-    reference = owner_of(stored_object([REPLICA_SET, owner("b1", "u1")]))
+    reference = owner_of(stored_object([REPLICA_SET, owner("b1", "u1")]), DEFAULT)
     assert reference is not None
     assert reference.name == "b1"
     other = owner("b1", "u1") | {"apiVersion": "example.org/v1"}
-    assert owner_of(stored_object([other])) is None
+    assert owner_of(stored_object([other]), DEFAULT) is None
+
+
+@pytest.mark.parametrize(
+    ("rolled_out_for", "ours"),
+    [("b1/u1", True), ("b1/u0", True), ("b2/u2", False), ("b1", False), ("/u1", False)],
+)
+def test_an_annotation_stands_for_the_owner_in_a_management_cluster(
+    rolled_out_for: str, ours: bool
+) -> None:
+    body = {"metadata": {"annotations": {DEFAULT.rolled_out_for: rolled_out_for}}}
+    stored = msgspec.convert(body, Untyped)
+    assert ownership_of(stored, binding_of(), DEFAULT).ours is ours
+    reference = owner_of(stored, DEFAULT)
+    name, _, uid = rolled_out_for.partition("/")
+    assert (reference is not None) is bool(name and uid)
+    assert reference is None or (reference.name, reference.uid) == (name, uid)
 
 
 def deployment(generation: int = 2, wanted: int | None = 2, **status: object) -> Deployment:

@@ -69,7 +69,8 @@ def _check_binding(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
 def _check_secret(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
     """Check that the binding's Secret exists, and holds a valid kubeconfig."""
     if worker.state is WorkerState.UNUSABLE:
-        remedy = f"created again by: {join_command(worker.binding, '--renew')}"
+        renew = join_command(worker.binding, "--renew", domain=snapshot.domain)
+        remedy = f"created again by: {renew}"
         yield Finding(Severity.ERROR, _about(worker), worker.message, remedy, check="secret")
     else:
         require(worker.access)
@@ -90,7 +91,7 @@ def _check_reach(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding
 def _check_worker(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
     """Check the worker's Kubernetes version, clock and CustomResourceDefinitions."""
     about = f"worker {worker.name}"
-    remedy = f"installed by: {join_command(worker.binding)}"
+    remedy = f"installed by: {join_command(worker.binding, domain=snapshot.domain)}"
     yield from check_version("worker version", about, worker.server)
     yield from check_clock("worker clock", about, worker.server)
     if not isinstance(worker.server.definitions, NotRead):  # credentials need not read them
@@ -102,7 +103,8 @@ def _check_namespace(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fin
     if not require(worker.namespace):
         name = worker.binding.spec.mount_namespace
         message = f"namespace {name} does not exist in the worker: pods have no place"
-        remedy = f"kubectl create namespace {name} in the worker, or {join_command(worker.binding)}"
+        join = join_command(worker.binding, domain=snapshot.domain)
+        remedy = f"kubectl create namespace {name} in the worker, or {join}"
         yield Finding(Severity.ERROR, _about(worker), message, remedy, check="mount namespace")
 
 
@@ -113,7 +115,8 @@ def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
     """Check that the worker's credential has the declared rights, and no dangerous ones."""
     if missing := require(worker.missing):
         message = f"its credential may not {few(missing, separator='; ')}"
-        remedy = f"what is declared is granted by: {join_command(worker.binding)}"
+        join = join_command(worker.binding, domain=snapshot.domain)
+        remedy = f"what is declared is granted by: {join}"
         yield Finding(Severity.ERROR, _about(worker), message, remedy, check="rights")
     if excess := require(worker.excess):
         message = f"its credential may {few(excess, separator='; ')}, which it does not need"

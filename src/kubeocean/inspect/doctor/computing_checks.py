@@ -76,7 +76,9 @@ def _check_manager(snapshot: Snapshot) -> Iterator[Finding]:
         message = f"none has led since {since}" if since else "none has ever led"
         where = f"{domain.system_namespace}/{domain.manager}"
         exists = domain.manager in deployments
-        remedy = f"see the pods of Deployment {where}" if exists else "kubeocean install"
+        remedy = "kubeocean install"
+        if exists:
+            remedy = f"see the pods of Deployment {where}{_in_management(snapshot)}"
         yield Finding(Severity.ERROR, domain.manager, message, remedy, check="manager")
     yield from _check_rollout("manager", snapshot, domain.manager)
 
@@ -96,6 +98,7 @@ def _check_syncers(snapshot: Snapshot) -> Iterator[Finding]:
         # A syncer with another election, or without one, shows in the heartbeats of its nodes.
         if not led and not _has_heartbeat(snapshot, binding.name):
             remedy = f"see the pods of Deployment {domain.system_namespace}/{names[0]}"
+            remedy += _in_management(snapshot)
             message = "no syncer leads: nothing is lent, followed or reclaimed"
             yield Finding(
                 Severity.ERROR, f"binding {binding.name}", message, remedy, check="syncer"
@@ -118,6 +121,11 @@ def _is_fresh(lease: Lease | None, snapshot: Snapshot) -> bool:
     return age.total_seconds() <= 2 * (lease.spec.lease_duration_seconds or 0)
 
 
+def _in_management(snapshot: Snapshot) -> str:
+    """Return the end of a remedy about our programs that names the cluster in which they run."""
+    return " in the management cluster" if snapshot.management else ""
+
+
 def _check_rollout(check: str, snapshot: Snapshot, name: str) -> Iterator[Finding]:
     """Check that all replicas of a Deployment are available; a program may run without one."""
     deployment = require(snapshot.deployments).get(name)
@@ -126,6 +134,7 @@ def _check_rollout(check: str, snapshot: Snapshot, name: str) -> Iterator[Findin
     state = rollout(deployment.content())
     if not state.done:
         remedy = f"kubectl -n {snapshot.domain.system_namespace} describe deployment {name}"
+        remedy += _in_management(snapshot)
         yield Finding(Severity.WARNING, f"Deployment {name}", state.message, remedy, check=check)
 
 
@@ -168,7 +177,7 @@ def _check_pods(snapshot: Snapshot) -> Iterator[Finding]:
         if message:
             command = "logs" if ended else "describe pod"
             remedy = f"kubectl -n {namespace} {command} {meta['name']}"
-            remedy += " --previous" if ended else ""
+            remedy += (" --previous" if ended else "") + _in_management(snapshot)
             about = f"pod {namespace}/{meta['name']}"
             yield Finding(Severity.ERROR, about, message, remedy, check="pods")
 

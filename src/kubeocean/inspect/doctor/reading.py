@@ -20,7 +20,7 @@ from kubeocean.api.crds import binding_definition, policy_definition
 from kubeocean.api.group import DNS_SERVICE, NODE_LEASE_NAMESPACE, SERVER_SERVICE
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
-from kubeocean.errors import Forbidden, NotFound
+from kubeocean.errors import ConfigError, Forbidden, NotFound
 from kubeocean.inspect.doctor.fleet_reading import read_fleet
 from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import missing_rights
@@ -39,6 +39,7 @@ from kubeocean.inspect.snapshot import (
 )
 from kubeocean.inspect.workers import list_policies, read_server
 from kubeocean.install.access_reviews import granted
+from kubeocean.install.management import OPTION, other_management, recorded_management
 from kubeocean.install.permissions import Permission
 from kubeocean.install.roles import READ_METRICS
 from kubeocean.runtime.access import Access
@@ -54,6 +55,7 @@ from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 from kubeocean.syncer.cleanup.diff import Difference
 from kubeocean.syncer.cleanup.snapshot import ClusterSnapshot
 from kubeocean.worker_access.client import find_binding
+from kubeocean.worker_access.identity import identity_of
 
 __all__ = ["DANGERS", "DoctorReader"]
 
@@ -86,17 +88,27 @@ DANGERS: Final = (
 class DoctorReader(SnapshotReader):
     """Reads everything that the checks of doctor need.
 
-    A suspicion needs two reads, with `pause_s` seconds between them.
+    A suspicion needs two reads, with `pause_s` seconds between them. `management` is the cluster in
+    which our programs run, if another than the computing cluster.
     """
 
-    def __init__(self, computing: Client, *, pause_s: float = 2.0, **options: Any) -> None:
+    def __init__(
+        self,
+        computing: Client,
+        *,
+        management: Client | None = None,
+        pause_s: float = 2.0,
+        **options: Any,
+    ) -> None:
         super().__init__(computing, **options)
+        self._management = management
         self._pause_s = pause_s
 
     async def read(self, only: str = "") -> Snapshot:
         """Return the snapshot of all bindings, or of one.
 
-        :raises ConfigError: there is no binding of that name.
+        :raises ConfigError: there is no binding of that name, or our programs run in another
+            management cluster.
         :raises ApiError: the bindings could not be listed.
         """
         if only:
@@ -115,6 +127,10 @@ class DoctorReader(SnapshotReader):
     async def _computing(self, only: str) -> Snapshot:
         client, domain = self.computing, self.domain
         bindings = await self._bindings()
+        recorded = await read_part(
+            f"namespace {domain.system_namespace}", recorded_management(client, domain)
+        )
+        programs = await self._programs(known(recorded, ""))
         async with asyncio.TaskGroup() as tasks:
             server = tasks.create_task(self.server())
             definitions = tasks.create_task(
@@ -127,8 +143,9 @@ class DoctorReader(SnapshotReader):
             elections = tasks.create_task(
                 self.leases(domain.system_namespace, f"leases in {domain.system_namespace}")
             )
-            deployments = tasks.create_task(self.deployments())
-            pods = tasks.create_task(read_part("pods of our programs", self._pods()))
+            if not isinstance(programs, NotRead):
+                listed = tasks.create_task(self.deployments(programs))
+                pods = tasks.create_task(read_part("pods of our programs", self._pods(programs)))
             accounts = tasks.create_task(
                 read_part("rights of our accounts", missing_rights(client, domain))
             )
@@ -146,8 +163,9 @@ class DoctorReader(SnapshotReader):
             nodes=nodes.result(),
             heartbeats=heartbeats.result(),
             elections=elections.result(),
-            deployments=deployments.result(),
-            program_pods=pods.result(),
+            management=known(recorded, ""),
+            deployments=programs if isinstance(programs, NotRead) else listed.result(),
+            program_pods=programs if isinstance(programs, NotRead) else pods.result(),
             accounts=accounts.result(),
             services=services.result(),
             marked=marked.result(),
@@ -171,6 +189,28 @@ class DoctorReader(SnapshotReader):
             *(snapshot.fleet.unread if snapshot.fleet is not None else ()),
         )
         return replace(snapshot, unread=unread)
+
+    async def _programs(self, recorded: str) -> Client | NotRead:
+        """Return the cluster in which our programs run; `recorded` is that of the installation.
+
+        :raises ConfigError: the given management cluster is not the recorded one.
+        """
+        if self._management is None:
+            if not recorded:
+                return self.computing
+            reason = f"they run in the management cluster {recorded}; add {OPTION}"
+            return NotRead("our programs", reason)
+        if not recorded:
+            message = (
+                "no management cluster is recorded in this installation; leave this option out"
+            )
+            raise ConfigError(message, source=OPTION)
+        identity = await read_part("management cluster", identity_of(self._management))
+        if isinstance(identity, NotRead):
+            return identity
+        if identity != recorded:
+            raise other_management(recorded)
+        return self._management
 
     async def _left_over(self, first: Snapshot) -> SnapshotPart[frozenset[str]]:
         """Return the UIDs of objects that are left over in each of two successive reads."""
@@ -208,9 +248,9 @@ class DoctorReader(SnapshotReader):
         labels = f"{self.domain.managed_by}={self.domain.product}"
         return tuple((await self.computing.list(resource, labels=labels)).items)
 
-    async def _pods(self) -> tuple[Json, ...]:
+    async def _pods(self, cluster: Client) -> tuple[Json, ...]:
         labels = f"{group.APP_PART_OF}={self.domain.product}"
-        listing = await self.computing.list(
+        listing = await cluster.list(
             _PODS, self.domain.system_namespace, labels=labels, keep_raw=True
         )
         return tuple(each.content() for each in listing.items)

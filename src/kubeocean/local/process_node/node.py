@@ -17,6 +17,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.errors import AlreadyExists, ApiError, LocalError, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.files import private_directory
@@ -86,15 +87,24 @@ class Addresses:
 
 
 class ProcessNode:
-    """A node of `cluster` that runs pods as processes; the cluster must run while `run` runs."""
+    """A node of `cluster` that runs pods as processes; the cluster must run while `run` runs.
+
+    Only pods of the system namespace of `domain` are run.
+    """
 
     def __init__(
-        self, cluster: Cluster, *, name: str = "processes", clock: Clock | None = None
+        self,
+        cluster: Cluster,
+        *,
+        name: str = "processes",
+        domain: Domain = DEFAULT,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
         self.root = cluster.root / "pods" / name
         self.ready = asyncio.Event()  # the node is registered, and pods are run
         self._cluster = cluster
+        self._domain = domain
         self._clock = clock or RealClock()
         self._addresses = Addresses(self.root)
         self._runs: dict[str, PodRun] = {}
@@ -133,6 +143,7 @@ class ProcessNode:
             root=self.root,
             base=environment(os.environ),
             clock=self._clock,
+            domain=self._domain,
         )
         async with asyncio.TaskGroup() as group:
 

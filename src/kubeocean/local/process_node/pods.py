@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.errors import ApiError, Conflict, NotFound
 from kubeocean.local.files import private_directory
 from kubeocean.local.process_node.accounts import PodAccount
@@ -47,6 +48,7 @@ class Host:
     root: Path
     base: Mapping[str, str]
     clock: Clock
+    domain: Domain = DEFAULT
 
 
 class PodRun:
@@ -107,7 +109,7 @@ class PodRun:
     async def _live(self) -> None:
         if (self._pod.status.phase or "Pending") not in ("Pending", "Running"):
             return  # the pod has ended, and waits for its deletion
-        if reason := refusal(self._wanted):
+        if reason := refusal(self._wanted, self._host.domain):
             waiting(self._known, "ErrImagePull", reason)
             return self._news.set()
         private_directory(self.directory)

@@ -297,7 +297,11 @@ def test_the_remedy_for_a_missing_manager_is_to_install_it() -> None:
     assert none.remedy == "kubeocean install"
     one = {"kubeocean-manager": deployed()["kubeocean-syncer-w1"]}
     (idle,) = diagnosed(a_snapshot(elections=led, deployments=one)).findings
-    assert "see the pods of Deployment kubeocean-system/kubeocean-manager" in idle.remedy
+    assert idle.remedy == "see the pods of Deployment kubeocean-system/kubeocean-manager"
+    (away,) = diagnosed(
+        a_snapshot(elections=led, deployments=one, management="another-cluster")
+    ).findings
+    assert away.remedy == f"{idle.remedy} in the management cluster"
 
 
 def test_a_role_covers_the_permissions_of_its_rules_in_its_namespace() -> None:
