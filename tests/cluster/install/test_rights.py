@@ -35,7 +35,7 @@ from kubeocean.local.process import Process
 from kubeocean.proxier.kubelet_client import KubeletClient
 from kubeocean.proxier.kubelet_credentials import KubeletCredential
 from kubeocean.runtime.access import load_pair
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, JsonPatch, MergePatch
 from kubeocean.runtime.credentials import AccessSource, StaticAccess
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
@@ -59,6 +59,7 @@ from support.syncer_process import SyncerProcess, syncer
 from support.wait import until
 
 SYSTEM = "kubeocean-system"
+HOLD = "tests.example.com/hold"
 AT_ONCE = 16
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 # Permissions that Kubernetes grants to all authenticated users.
@@ -75,12 +76,26 @@ def refused(cluster: Cluster, user: str) -> list[AuditedRequest]:
     return [each for each in made if each.code == 403]
 
 
-async def is_gone(client: Client, name: str) -> bool:
-    try:
-        await client.get(CLUSTER_BINDINGS, name)
-    except NotFound:
-        return True
-    return False
+async def delete_binding(client: Client, name: str) -> None:
+    """Delete a binding, and wait until its syncer has cleaned up.
+
+    A finalizer keeps the binding until `release`: otherwise garbage collection would delete the
+    account of a syncer that still runs.
+    """
+    held = JsonPatch([{"op": "add", "path": "/metadata/finalizers/-", "value": HOLD}])
+    binding = await client.patch(CLUSTER_BINDINGS, name, held)
+    await client.delete(CLUSTER_BINDINGS, name, uid=binding.uid)
+
+    async def cleaned_up() -> bool:
+        stored = await client.get(CLUSTER_BINDINGS, name)
+        return list(stored.metadata.finalizers or ()) == [HOLD]
+
+    await until(cleaned_up, within=60)
+
+
+async def release(client: Client, name: str) -> None:
+    """Let a binding of `delete_binding` go."""
+    await client.patch(CLUSTER_BINDINGS, name, MergePatch({"metadata": {"finalizers": None}}))
 
 
 async def join(
@@ -180,10 +195,9 @@ async def test_a_syncer_uses_all_permissions_of_its_roles_and_is_refused_nothing
         )
         assert len(tokens.items) == 1
         await client.delete(PODS, "web", home, uid=None)
-        binding = await client.get(CLUSTER_BINDINGS, join_request.name)
-        await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
-        await until(lambda: is_gone(client, join_request.name), within=60)
+        await delete_binding(client, join_request.name)
         assert await ready_nodes(client, join_request.name) == []
+    await release(client, join_request.name)
     assert refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
     assert refused(worker_cluster, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
 
@@ -222,8 +236,8 @@ async def test_sharded_syncers_are_refused_nothing(
             ring = Names(naming.syncer_ring(join_request.name), DEFAULT.sharding)
             tables = await client.list(CONFIG_MAPS, SYSTEM, labels=ring.selects("table"))
             assert [each.name for each in tables.items] == [ring.table]
-            await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
-            await until(lambda: is_gone(client, join_request.name), within=60)
+            await delete_binding(client, join_request.name)
+        await release(client, join_request.name)
     finally:
         await manager.close()
         for body in reversed(objects):
