@@ -143,13 +143,11 @@ def test_there_are_sixty_attempts() -> None:
 async def test_a_pod_within_the_standard_runs_and_is_admitted(
     joined: Joined, real_client: Client
 ) -> None:
+    (running,) = (await real_client.list(PODS, joined.mount)).items
+    assert running.status.phase == "Running"
     pod = joined.template | {"metadata": joined.template["metadata"] | {"name": "copy"}}
-    await joined.borrower.create(PODS, pod, namespace=joined.mount)
-
-    async def runs() -> bool:
-        return (await real_client.get(PODS, "copy", joined.mount)).status.phase == "Running"
-
-    await until(runs)
+    # Not created: the syncer deletes physical pods without a virtual pod.
+    await joined.borrower.create(PODS, pod, namespace=joined.mount, dry_run=True)
 
 
 @pytest.mark.parametrize("case", ATTEMPTS, ids=lambda case: case.name)
@@ -177,4 +175,4 @@ async def test_an_attempt_with_the_credential_of_the_binding_is_refused_by_the_w
 
 async def test_no_attempt_was_created_in_the_worker(joined: Joined, real_client: Client) -> None:
     names = {pod.name for pod in (await real_client.list(PODS, joined.mount)).items}
-    assert len(names - {"copy"}) == 1, names
+    assert len(names) == 1, names

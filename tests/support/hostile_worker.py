@@ -9,7 +9,7 @@ and a share of the answers is broken as a whole (`_answer`). Some watches are at
         …
         hostile.begin()
         …
-        hostile.alters = False  # the proxy is honest again
+        hostile.end()
 
 The proxy listens on the loopback with a certificate of its own. Its choices are taken from a seed.
 """
@@ -17,11 +17,12 @@ The proxy listens on the loopback with a certificate of its own. Its choices are
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,12 +73,21 @@ class HostileWorker:
     alters: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     _watches: int = 0
-    _open: set[web.Request] = field(default_factory=set)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _open: dict[int, web.Request] = field(default_factory=dict)  # watches, by their number
 
     def begin(self) -> None:
         """Alter every answer from now on; watches that are open are cut."""
         self.alters = True
-        for request in self._open:
+        self._cut_watches()
+
+    def end(self) -> None:
+        """Relay answers unchanged from now on; watches that are open are cut."""
+        self.alters = False
+        self._cut_watches()
+
+    def _cut_watches(self) -> None:
+        for request in self._open.values():
             _cut(request)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -181,13 +191,14 @@ class HostileWorker:
             attack = _WATCHES[self._watches % len(_WATCHES)]
             self._watches += 1
             self.counts[f"watch: {attack}"] += 1
-        self._open.add(request)
+        number = next(self._numbers)
+        self._open[number] = request
         try:
             await self._relay(request, response, answer, attack)
         except (OSError, aiohttp.ClientError):
             pass  # the client has closed the connection
         finally:
-            self._open.discard(request)
+            del self._open[number]
         return response
 
     async def _relay(

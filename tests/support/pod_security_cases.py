@@ -24,7 +24,6 @@ RESTRICTED: Final = PodSecurityLevel.RESTRICTED
 _FORBIDDEN_CAPABILITIES: Final = (
     "ALL",
     "BPF",
-    "CAP_SYS_ADMIN",
     "CHECKPOINT_RESTORE",
     "DAC_READ_SEARCH",
     "LINUX_IMMUTABLE",
@@ -36,6 +35,7 @@ _FORBIDDEN_CAPABILITIES: Final = (
     "SYS_ADMIN",
     "SYS_BOOT",
     "SYS_MODULE",
+    "SYS_NICE",
     "SYS_PTRACE",
     "SYS_RAWIO",
     "SYS_TIME",

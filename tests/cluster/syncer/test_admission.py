@@ -200,4 +200,9 @@ async def test_a_pod_that_has_started_is_not_checked_again_by_another_process(
     vnode = pod_env.vnode_key(0).name
     await pod_env.computing_api.patch(NODES, vnode, closed, subresource="status")
     async with pod_env.pods():
-        await until(pod_env.runs)
+
+        async def created() -> bool:
+            assert (await pod_env.shows()).status.phase == "Running"
+            return len(await pod_env.ppods("web")) == 1
+
+        await until(created)

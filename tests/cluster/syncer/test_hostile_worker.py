@@ -18,10 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import NotFound
 from kubeocean.install.values import Size
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.simulated_nodes import SimulatedNodes
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from kubeocean.runtime.quantity import Quantity
@@ -39,6 +41,7 @@ READS = ("get", "list", "watch")
 STOLEN = {"app": "payments-db"}  # the selector of a Service that the worker wants to serve
 FORGED_ADDRESS = "192.0.2.66"
 BEGINS = ("\x1b", "\x9b")  # characters that begin an escape sequence
+NODE_TTL = "node.alpha.kubernetes.io/ttl"  # of a controller of Kubernetes
 AT_ONCE = 12  # pods of the load
 
 
@@ -255,11 +258,13 @@ async def check(scene: Scene) -> None:
 def kept(content: Json) -> Json:
     """Return the fields of an object that the controllers of Kubernetes leave alone."""
     meta = content["metadata"]
-    fields = ("name", "uid", "labels", "annotations", "finalizers", "deletionTimestamp")
+    fields = ("name", "uid", "labels", "finalizers", "deletionTimestamp")
     taints = [t for t in content.get("spec", {}).get("taints", ()) if "kubeocean" in t["key"]]
     addresses = content.get("status", {}).get("addresses")
     data = content.get("data")
+    annotations = {k: v for k, v in (meta.get("annotations") or {}).items() if k != NODE_TTL}
     return {key: meta.get(key) for key in fields} | {
+        "annotations": annotations,
         "taints": taints,
         "addresses": addresses,
         "data": data,
@@ -284,9 +289,14 @@ async def survives(scene: Scene, seconds: float) -> None:
 
 
 async def serves_again(scene: Scene) -> None:
-    """An honest worker is served by the same process."""
-    scene.hostile.alters = False
-    name = "after"
+    """An honest worker is served by the same process, once its objects have changed."""
+    env, name = scene.env, "after"
+    scene.hostile.end()
+    # The altered objects had the versions of the true ones.
+    touch = MergePatch({"metadata": {"annotations": {"example.com/honest": "yes"}}})
+    await env.worker_api.patch(RESOURCE_LEASING_POLICIES, f"{env.name}-policy", touch)
+    for node in (await env.worker_api.list(NODES, labels=f"test={env.name}")).items:
+        await env.worker_api.patch(NODES, node.name, touch)
 
     async def runs() -> bool:
         api = scene.env.computing_api
