@@ -8,8 +8,6 @@ and a share of the answers is broken as a whole (`_answer`). Some watches are at
         await binding_env.bind(kubeconfig=hostile.kubeconfig)
         …
         hostile.begin()
-        …
-        hostile.end()
 
 The proxy listens on the loopback with a certificate of its own. Its choices are taken from a seed.
 """
@@ -79,14 +77,6 @@ class HostileWorker:
     def begin(self) -> None:
         """Alter every answer from now on; watches that are open are cut."""
         self.alters = True
-        self._cut_watches()
-
-    def end(self) -> None:
-        """Relay answers unchanged from now on; watches that are open are cut."""
-        self.alters = False
-        self._cut_watches()
-
-    def _cut_watches(self) -> None:
         for request in self._open.values():
             _cut(request)
 
