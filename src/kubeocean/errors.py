@@ -8,6 +8,7 @@
     │   ├── Invalid 422           TooManyRequests 429   InternalError 500
     │   ├── ServiceUnavailable 503                      ServerTimeout 504 (and reason Timeout)
     │   └── Unreachable           no answer: refused, reset, timed out, not TLS
+    │       └── ResponseTooLarge  an answer of more bytes than the client accepts
     ├── ConfigError               the user can fix it; names the field and the value
     ├── LocalError                a cluster on this machine could not be brought up
     ├── Refusal                   a request of a client was refused; carries the HTTP status
@@ -40,6 +41,7 @@ __all__ = [
     "NotFound",
     "Refusal",
     "RequestTooLarge",
+    "ResponseTooLarge",
     "ServerTimeout",
     "ServiceUnavailable",
     "StatusCause",
@@ -196,6 +198,10 @@ class Unreachable(ApiError):
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class ResponseTooLarge(Unreachable):
+    """The answer, or one event of a watch, has more bytes than the client accepts."""
 
 
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {

@@ -53,11 +53,12 @@ class BindingEnv:
         terms = [{"key": k, "operator": "In", "values": [v]} for k, v in wanted.items()]
         return {"nodeSelectorTerms": [{"matchExpressions": terms}]}
 
-    async def bind(self, **spec: object) -> None:
-        """Create the binding and its Secret."""
+    async def bind(self, *, kubeconfig: bytes = b"", **spec: object) -> None:
+        """Create the binding and its Secret, with the worker's kubeconfig or this one."""
+        content = kubeconfig or self.worker.kubeconfig.read_bytes()
         secret = {
             "metadata": {"name": self.name, "namespace": "default"},
-            "data": {"kubeconfig": base64.b64encode(self.worker.kubeconfig.read_bytes()).decode()},
+            "data": {"kubeconfig": base64.b64encode(content).decode()},
         }
         await self.computing_api.create(SECRETS, secret)
         body = {

@@ -21,6 +21,27 @@ BASELINE: Final = PodSecurityLevel.BASELINE
 RESTRICTED: Final = PodSecurityLevel.RESTRICTED
 
 
+_FORBIDDEN_CAPABILITIES: Final = (
+    "ALL",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "DAC_READ_SEARCH",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "NET_ADMIN",
+    "NET_RAW",
+    "PERFMON",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_TIME",
+)
+
+
 @dataclass(frozen=True)
 class SecurityCase:
     """A change of the restricted pod, and the strictest level that allows the result."""
@@ -72,6 +93,15 @@ def _context(kind: str = "containers", **fields: Any) -> Callable[[Json], object
     return lambda pod: pod["spec"][kind][0]["securityContext"].update(fields)
 
 
+def _init_fields(**fields: Any) -> Callable[[Json], object]:
+    return lambda pod: pod["spec"]["initContainers"][0].update(fields)
+
+
+def _apparmor_annotation(pod: Json) -> None:
+    key = "container.apparmor.security.beta.kubernetes.io/c"
+    pod["metadata"]["annotations"][key] = "unconfined"
+
+
 def _container_fields(**fields: Any) -> Callable[[Json], object]:
     return lambda pod: pod["spec"]["containers"][0].update(fields)
 
@@ -113,6 +143,8 @@ def _cases() -> Iterator[SecurityCase]:
     for kind in ("containers", "initContainers"):
         privileged = _context(kind, privileged=True, allowPrivilegeEscalation=True)
         yield case(f"privileged {kind}", privileged, PRIVILEGED)
+    sidecar = _both(privileged, _init_fields(restartPolicy="Always"))
+    yield case("privileged sidecar", sidecar, PRIVILEGED)
     yield case("not privileged", _context(privileged=False), RESTRICTED)
     windows = _both(
         _spec(os={"name": "windows"}, hostNetwork=True),
@@ -125,14 +157,18 @@ def _cases() -> Iterator[SecurityCase]:
     )
     process = {"windowsOptions": {"hostProcess": True}}
     yield case("host process of the pod", _both(windows, _pod_context(**process)), PRIVILEGED)
+    processes = (_context(kind, **process) for kind in ("containers", "initContainers"))
+    yield case("host process of the containers", _both(windows, *processes), PRIVILEGED)
     plain_windows = _both(windows, _spec(hostNetwork=False))
     yield case("windows", plain_windows, RESTRICTED)
     yield case("windows as root", _both(plain_windows, _pod_context(runAsNonRoot=None)), BASELINE)
 
     # Capabilities
-    for name in ("ALL", "SYS_ADMIN", "SYS_MODULE", "NET_ADMIN", "NET_RAW", "SYS_PTRACE", "BPF"):
+    for name in _FORBIDDEN_CAPABILITIES:
         add = _context(capabilities={"add": [name], "drop": ["ALL"]})
         yield case(f"capability {name}", add, PRIVILEGED)
+    add = _context("initContainers", capabilities={"add": ["SYS_ADMIN"], "drop": ["ALL"]})
+    yield case("capability of an init container", add, PRIVILEGED)
     for name in ("CHOWN", "MKNOD", "SETFCAP", "SETPCAP", "SYS_CHROOT", "AUDIT_WRITE", "KILL"):
         add = _context(capabilities={"add": [name], "drop": ["ALL"]})
         yield case(f"capability {name}", add, BASELINE)
@@ -142,7 +178,8 @@ def _cases() -> Iterator[SecurityCase]:
     yield case("capabilities unset", _context("initContainers", capabilities=None), BASELINE)
 
     # Volumes
-    yield case("hostPath", _volume("hostPath", path="/"), PRIVILEGED)
+    for path in ("/", "/proc", "/var/run/docker.sock", "/var/lib/kubelet", "/etc/kubernetes"):
+        yield case(f"hostPath {path}", _volume("hostPath", path=path), PRIVILEGED)
     empty = {"emptyDir": {}, "configMap": {"name": "x"}, "secret": {"secretName": "x"}}
     allowed: Json = {
         **empty,
@@ -177,6 +214,12 @@ def _cases() -> Iterator[SecurityCase]:
     # Host ports
     port = {"containerPort": 80, "hostPort": 80}
     yield case("hostPort", _container_fields(ports=[port]), PRIVILEGED)
+    for name, more in {
+        "UDP": {"protocol": "UDP"},
+        "of one address": {"hostIP": "127.0.0.1"},
+    }.items():
+        yield case(f"hostPort {name}", _container_fields(ports=[port | more]), PRIVILEGED)
+    yield case("hostPort of an init container", _init_fields(ports=[port]), PRIVILEGED)
     yield case("port", _container_fields(ports=[{"containerPort": 80}]), RESTRICTED)
 
     # Probes and hooks of other hosts
@@ -186,6 +229,8 @@ def _cases() -> Iterator[SecurityCase]:
     tcp = {"tcpSocket": {"host": "10.0.0.1", "port": 80}}
     yield case("tcp probe of a host", _container_fields(livenessProbe=tcp), PRIVILEGED)
     yield case("hook of a host", _container_fields(lifecycle={"preStop": get}), PRIVILEGED)
+    yield case("start hook of a host", _container_fields(lifecycle={"postStart": get}), PRIVILEGED)
+    yield case("tcp readiness of a host", _container_fields(readinessProbe=tcp), PRIVILEGED)
     own = {"httpGet": {"port": 80}}
     yield case("probe of the pod", _container_fields(livenessProbe=own), RESTRICTED)
 
@@ -193,6 +238,10 @@ def _cases() -> Iterator[SecurityCase]:
     unconfined = {"appArmorProfile": {"type": "Unconfined"}}
     yield case("AppArmor of the pod unconfined", _pod_context(**unconfined), PRIVILEGED)
     yield case("AppArmor unconfined", _context(**unconfined), PRIVILEGED)
+    yield case(
+        "AppArmor of an init container", _context("initContainers", **unconfined), PRIVILEGED
+    )
+    yield case("AppArmor by annotation", _apparmor_annotation, PRIVILEGED)
     default = {"appArmorProfile": {"type": "RuntimeDefault"}}
     yield case("AppArmor default", _context(**default), RESTRICTED)
     local = {"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}}
@@ -204,6 +253,8 @@ def _cases() -> Iterator[SecurityCase]:
     yield case("SELinux of the pod", _pod_context(seLinuxOptions={"type": "spc_t"}), PRIVILEGED)
     yield case("SELinux user", _pod_context(seLinuxOptions={"user": "system_u"}), PRIVILEGED)
     yield case("SELinux role", _context(seLinuxOptions={"role": "system_r"}), PRIVILEGED)
+    selinux = {"seLinuxOptions": {"type": "super_t"}}
+    yield case("SELinux of an init container", _context("initContainers", **selinux), PRIVILEGED)
     for type_ in ("container_t", "container_init_t", "container_kvm_t", "container_engine_t"):
         options = {"type": type_, "level": "s0:c1,c2"}
         yield case(f"SELinux {type_}", _context(seLinuxOptions=options), RESTRICTED)
@@ -211,18 +262,21 @@ def _cases() -> Iterator[SecurityCase]:
     # /proc
     unmasked = _both(_spec(hostUsers=False), _context(procMount="Unmasked"))
     yield case("procMount unmasked", unmasked, PRIVILEGED)
+    unmasked = _both(_spec(hostUsers=False), _context("initContainers", procMount="Unmasked"))
+    yield case("procMount of an init container", unmasked, PRIVILEGED)
     yield case("procMount default", _context(procMount="Default"), RESTRICTED)
 
     # seccomp
     off = {"seccompProfile": {"type": "Unconfined"}}
     yield case("seccomp of the pod unconfined", _pod_context(**off), PRIVILEGED)
     yield case("seccomp unconfined", _context("initContainers", **off), PRIVILEGED)
+    yield case("seccomp of a container unconfined", _context(**off), PRIVILEGED)
     yield case("seccomp unset", _without("securityContext", "seccompProfile"), BASELINE)
     profile = {"seccompProfile": {"type": "Localhost", "localhostProfile": "x"}}
     yield case("seccomp local", _context(**profile), RESTRICTED)
 
     # sysctls
-    for name in ("kernel.msgmax", "net.core.somaxconn", "vm.swappiness"):
+    for name in ("kernel.msgmax", "net.core.somaxconn", "vm.swappiness", "net.ipv4.ip_forward"):
         sysctls = [{"name": name, "value": "1"}]
         yield case(f"sysctl {name}", _pod_context(sysctls=sysctls), PRIVILEGED)
     for name in ("net.ipv4.tcp_rmem", "net.ipv4.ip_local_port_range", "kernel.shm_rmid_forced"):

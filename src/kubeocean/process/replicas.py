@@ -136,9 +136,12 @@ class Replica:
         for handler in self._recovery_handlers:
             handler()
 
-    def observed(self, source: AccessSource, cluster: str) -> Transport:
-        """Return a transport that counts its requests and bytes, and audits its writes."""
-        transport = HttpTransport(source)
+    def observed(
+        self, source: AccessSource, cluster: str, *, largest: int | None = None
+    ) -> Transport:
+        """Return a transport that counts its requests and bytes, and audits its writes; it refuses
+        answers of more than `largest` bytes."""
+        transport = HttpTransport(source, largest=largest)
         counted = CountedTransport(transport, source, self._metrics, cluster=cluster)
         return self.audited(counted, cluster)
 

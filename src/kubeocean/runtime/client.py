@@ -22,7 +22,15 @@ from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias
 
 import msgspec
 
-from kubeocean.errors import ApiError, Gone, InternalError, InvariantError, api_error
+from kubeocean.errors import (
+    ApiError,
+    Gone,
+    InternalError,
+    InvariantError,
+    ResponseTooLarge,
+    api_error,
+)
+from kubeocean.runtime.cache_budget import CacheBudget
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.objects import Json, ObjectT, Resource, decode_list, decode_object, encode
@@ -100,11 +108,12 @@ class Listing(Generic[ObjectT]):
     items: list[ObjectT]
     version: str
     begins: bool = True
+    size: int = 0  # in bytes
 
 
 class Client:
     """Client of one cluster over one transport; `cluster` is the cluster's name in logs and
-    metrics."""
+    metrics. `cache_budget` limits the informers of this client together."""
 
     def __init__(
         self,
@@ -117,9 +126,11 @@ class Client:
         burst: int = 10,
         retry: RetryPolicy | None = None,
         timeout_s: float = TIMEOUT_S,
+        cache_budget: CacheBudget | None = None,
     ) -> None:
         self.transport = transport
         self.cluster = cluster
+        self.cache_budget = cache_budget
         self.field_manager = field_manager
         self._clock = clock or RealClock()
         self._limit = TokenBucket(qps, burst, clock=self._clock) if qps is not None else None
@@ -166,9 +177,13 @@ class Client:
         page: int = PAGE,
         keep_raw: bool = False,
     ) -> Listing[ObjectT]:
-        """List all objects that match, in pages of one consistent listing."""
+        """List all objects that match, in pages of one consistent listing.
+
+        :raises ResponseTooLarge: the pages together exceed the client's `cache_budget`.
+        """
         items: list[ObjectT] = []
         version = ""
+        size = 0
         async for part in self.pages(
             resource, namespace, labels=labels, fields=fields, page=page, keep_raw=keep_raw
         ):
@@ -176,6 +191,9 @@ class Client:
                 version = part.version
                 items.clear()
             items.extend(part.items)
+            size += part.size
+            if self.cache_budget is not None and size > self.cache_budget.limit:
+                raise ResponseTooLarge(f"could not list {resource}: the list has {size} bytes")
         return Listing(items, version)
 
     async def pages(
@@ -190,27 +208,35 @@ class Client:
         metadata_only: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
         """Yield the pages of a list. If the continue token expires, the list restarts as one page,
-        which `begins`. With `metadata_only` the server sends only metadata."""
+        which `begins`. With `metadata_only` the server sends only metadata.
+
+        A page that is too large for the transport is requested again with fewer objects.
+        """
         chosen = _selection(labels, fields)
         accept = _METADATA.format("List") if metadata_only else _JSON
         path = resource.path(namespace)
         doing = f"list {resource}"
-        token, limit = "", page
+        token, limit, restarted = "", page, False
         while True:
             query = (*chosen, *_if("limit", str(limit) if limit else ""), *_if("continue", token))
             try:
                 request = self._request("GET", path, query=query, accept=accept)
                 body = await self._send(request, doing)
             except Gone:
-                if not token:
+                if not token or restarted:
                     raise
-                token, limit = "", 0
+                token, limit, restarted = "", 0, True
+                continue
+            except ResponseTooLarge:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8) if limit else PAGE
                 continue
             try:
                 meta, items = decode_list(resource.type, body, keep_raw=keep_raw)
             except _UNREADABLE as error:
                 raise _unreadable(doing, error) from error
-            yield Listing(items, meta.resource_version, begins=not token)
+            yield Listing(items, meta.resource_version, begins=not token, size=len(body))
             token = meta.continue_
             if not token:
                 return

@@ -4,6 +4,9 @@ One cache for one resource and selection. Reads cost no request; handlers are ca
 change, synchronously and in order, and only enqueue. After `synced` the cache is the server's state
 at some recent moment, and never goes back in time, except when the server itself did.
 
+*Bounded*: if the client has a `cache_budget`, objects that do not fit are left out. The cache then
+counts as not synced, and all objects are listed again after `OVERFLOW_S`, until a list fits.
+
 *Read your own writes*: after a write, `wrote` records the version that the server returned, and
 `caught_up` holds the next reconcile of that key until the cache has reached that version.
 """
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final, Generic, TypeAlias
 
+from kubeocean.runtime.cache_budget import size_of
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.logs import get_logger
@@ -29,6 +33,7 @@ __all__ = ["Handler", "Informer"]
 # Longer than any healthy delivery; afterwards the object is read from the server.
 CATCH_UP_S: Final = 5.0
 FREEZE_EVERY: Final = 2_000
+OVERFLOW_S: Final = 10.0  # from a list that did not fit into the budget to the next one
 
 _log = get_logger(__name__)
 
@@ -78,6 +83,9 @@ class Informer(Generic[ObjectT]):
         self._began_at = self._listed_from = float("-inf")  # monotonic
         self._listed_handlers: list[Callable[[], None]] = []
         self._growth = 0
+        self._budget = client.cache_budget
+        self._sizes: dict[Key, int] = {}  # charged to the budget
+        self._left_out = 0  # objects that did not fit since the last list began
         self._synced = asyncio.Event()
         self._writes = PendingWrites(self._items, self._clock)
         self._figures = _Figures(metrics, client.cluster, str(resource), self._items)
@@ -186,8 +194,13 @@ class Informer(Generic[ObjectT]):
                     case Restarted():
                         self._began_at = self._clock.monotonic()
                         self._unseen = set(self._items)
+                        self._left_out = 0
                     case Listed():
                         self._complete(news.version)
+                if self._left_out and self._unseen is None:
+                    # The server has to wait meanwhile: nothing is read.
+                    await self._clock.sleep(OVERFLOW_S)
+                    self._watch.relist()
 
     def _change(self, news: Changed[ObjectT]) -> None:
         prune, keep, unseen = self._prune, self._keep, self._unseen
@@ -198,7 +211,9 @@ class Informer(Generic[ObjectT]):
             if fate == "DELETED" or (keep is not None and not keep(obj)):
                 self._put(key, None)
             else:
-                self._put(key, prune(obj) if prune else obj)
+                new = prune(obj) if prune else obj
+                if self._budget is None or self._fits(key, new, news.event_size):
+                    self._put(key, new)
         if unseen is None:
             self._version = news.version
         self._figures.events.inc(len(news.events))
@@ -212,7 +227,8 @@ class Informer(Generic[ObjectT]):
         self._unseen = None
         self._version = version
         self._listed_from = self._began_at
-        self._synced.set()
+        if not self._left_out:
+            self._synced.set()
         self._pass(gone)
         for handler in self._listed_handlers:
             handler()
@@ -221,12 +237,44 @@ class Informer(Generic[ObjectT]):
         for delay_s in self._writes.passed(self._version, changed):
             self._figures.lag.observe(delay_s)
 
+    def _fits(self, key: Key, new: ObjectT, event_size: int) -> bool:
+        """Charge the budget with an object; False if the object has to be left out.
+
+        During a list, objects that the list has not contained yet make room: they are gone, or the
+        list will contain them.
+        """
+        assert self._budget is not None
+        old = self._items.get(key)
+        if old is not None and old.uid != new.uid:
+            self._put(key, None)
+        size = size_of(new, event_size)
+        more = size - self._sizes.get(key, 0)
+        while not self._budget.take(more):
+            if not self._unseen:
+                self._leave_out(key, size)
+                return False
+            self._put(self._unseen.pop(), None)
+        self._sizes[key] = size
+        return True
+
+    def _leave_out(self, key: Key, size: int) -> None:
+        self._synced.clear()
+        self._left_out += 1
+        if self._left_out == 1:
+            _log.error(
+                "Left out objects that exceed the memory for this cluster's objects",
+                cluster=self._client.cluster, resource=str(self.scope.resource),
+                first=str(key), size=size,
+            )  # fmt: skip
+
     def _put(self, key: Key, new: ObjectT | None) -> None:
         old = self._items.get(key)
         if new is None:
             if old is None:
                 return
             del self._items[key]
+            if self._budget is not None:
+                self._budget.take(-self._sizes.pop(key, 0))
         else:
             if old is not None:
                 was, is_ = old.metadata, new.metadata

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ConfigError, printable
 
 __all__ = [
     "Condition",
@@ -42,6 +42,7 @@ __all__ = [
     "encode",
     "event_decoder",
     "find_condition",
+    "printable_json",
     "prune_json",
     "raw_event_decoder",
     "set_condition",
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 Json: TypeAlias = dict[str, Any]
+LONGEST_TEXT: Final = 1 << 15  # of the message of a condition, in Kubernetes
 
 
 class Key(NamedTuple):
@@ -261,6 +263,18 @@ class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return f"{self.group}/{self.version}, Kind={self.kind}"
+
+
+def printable_json(value: Any) -> Any:
+    """Return a copy of a JSON value of a foreign cluster, without control characters and with texts
+    of at most `LONGEST_TEXT` characters."""
+    if isinstance(value, str):
+        return printable(value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT])
+    if isinstance(value, dict):
+        return {printable(key): printable_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [printable_json(each) for each in value]
+    return value
 
 
 WatchEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]

@@ -22,6 +22,7 @@ from kubeocean.errors import (
     ApiError,
     ConfigError,
     InternalError,
+    ResponseTooLarge,
     ServerTimeout,
     ServiceUnavailable,
     TooManyRequests,
@@ -63,7 +64,7 @@ def repeatable(error: ApiError, *, idempotent: bool) -> bool:
         # An eviction that a disruption budget refuses is a final answer, not congestion.
         return not any(cause.reason == "DisruptionBudget" for cause in error.causes)
     if isinstance(error, Unreachable):
-        return idempotent or not error.sent
+        return (idempotent or not error.sent) and not isinstance(error, ResponseTooLarge)
     passing = isinstance(error, ServiceUnavailable | ServerTimeout) or (
         isinstance(error, InternalError) and error.status in (500, 502)
     )

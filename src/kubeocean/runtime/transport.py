@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeocean import __version__
-from kubeocean.errors import KubeoceanError, Unauthorized, Unreachable
+from kubeocean.errors import KubeoceanError, ResponseTooLarge, Unauthorized, Unreachable
 from kubeocean.runtime import tracing
 from kubeocean.runtime.access import Access, ssl_context
 from kubeocean.runtime.clock import Clock, RealClock
@@ -138,8 +138,8 @@ class Transport(Protocol):
 class HttpTransport:
     """Transport with HTTP/1.1, usually over TLS, and a pool of connections.
 
-    Answers of more than `largest` bytes are refused as `Unreachable`, so that no foreign server can
-    fill the memory of this process.
+    Answers of more than `largest` bytes are refused as `ResponseTooLarge`, so that no foreign
+    server can fill the memory of this process.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class _Link:
             async with self._ask(self._unary, request, timeout) as answer:
                 self._answers.add(answer)
                 try:
-                    body = await self._whole(answer)
+                    body = await self._whole(request, answer)
                 finally:
                     self._answers.discard(answer)
                 return Response(answer.status, answer.headers, body)
@@ -330,14 +330,18 @@ class _Link:
         finally:
             await self._release()
 
-    async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
+    async def _whole(self, request: Request, answer: aiohttp.ClientResponse) -> bytes:
         if self._largest is None:
             return await answer.read()
         whole = bytearray()
         while piece := await answer.content.readany():
             whole += piece
             if len(whole) > self._largest:
-                raise ValueError(f"the response is larger than {self._largest} bytes")
+                answer.close()
+                raise ResponseTooLarge(
+                    f"could not {request.method} {request.path} at {self.access.server}:"
+                    f" the response is larger than {self._largest} bytes"
+                )
         return bytes(whole)
 
     @asynccontextmanager

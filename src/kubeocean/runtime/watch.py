@@ -30,6 +30,7 @@ from kubeocean.errors import (
     Gone,
     InternalError,
     Invalid,
+    ResponseTooLarge,
     ServerTimeout,
     Unreachable,
     api_error,
@@ -69,6 +70,7 @@ LISTING_S: Final = 30.0
 LONGEST_LISTING_S: Final = 300.0  # objects that are created meanwhile come as ADDED, too
 LISTING_FAILURES: Final = 2
 REFUSAL_BYTES: Final = 1 << 16
+LARGEST_EVENT: Final = 1 << 23  # bytes; API servers accept requests of 3 MiB
 # Reasons why a stream starts again
 _REASONS: Final = ("ended", "gone", "silent", "failed", "endless", "relisted")
 _INITIAL_END: Final = "k8s.io/initial-events-end"
@@ -105,6 +107,7 @@ class Changed(Generic[ObjectT]):
 
     events: list[tuple[ObjectEventType, ObjectT]]
     version: str
+    event_size: int = 0  # the mean, in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,8 @@ class Watch(Generic[ObjectT]):
                 if self._relisting:
                     raise _Relist
                 version = part.version
-                yield Changed([("ADDED", item) for item in part.items], version)
+                mean = part.size // max(1, len(part.items))
+                yield Changed([("ADDED", item) for item in part.items], version, mean)
         yield self._whole(version)
 
     async def _stream(
@@ -319,9 +323,12 @@ class Watch(Generic[ObjectT]):
         raise error
 
     async def _lines(self, stream: Stream) -> AsyncGenerator[bytes, None]:
-        """Yield blocks of whole lines of a stream, all that have arrived at a time, of any
-        length."""
+        """Yield blocks of whole lines of a stream, all that have arrived at a time.
+
+        :raises ResponseTooLarge: a line has more than `LARGEST_EVENT` bytes.
+        """
         parts: list[bytes] = []
+        size = 0  # of the parts
         while True:
             silence_s = self._silence_s if self._listed else min(self._silence_s, LISTING_S)
             if self._relisting:
@@ -344,9 +351,15 @@ class Watch(Generic[ObjectT]):
             head, newline, tail = chunk.rpartition(b"\n")
             if not newline:
                 parts.append(chunk)
+                size += len(chunk)
+                if size > LARGEST_EVENT:
+                    raise ResponseTooLarge(
+                        f"could not watch {self._scope.resource}: an event has more than"
+                        f" {LARGEST_EVENT} bytes"
+                    )
                 continue
             yield b"".join((*parts, head)) if parts else head
-            parts = [tail] if tail else []
+            parts, size = ([tail] if tail else []), len(tail)
 
     def _read(self, block: bytes, *, initial: bool) -> list[Changed[ObjectT] | Listed]:
         """Return the messages for a block of lines. No await here: a block is processed whole or
@@ -354,7 +367,9 @@ class Watch(Generic[ObjectT]):
         news: list[Changed[ObjectT] | Listed] = []
         events: list[tuple[ObjectEventType, ObjectT]] = []
         listing, before = initial, self._version
-        for event in self._decode(block):
+        decoded = self._decode(block)
+        mean = len(block) // max(1, len(decoded))
+        for event in decoded:
             obj = event.object
             if event.type == "ERROR":
                 # The events of this block are not delivered, so the server must send them again.
@@ -369,10 +384,11 @@ class Watch(Generic[ObjectT]):
                 continue
             self._advance(obj.metadata.resource_version)
             if initial and obj.annotations.get(_INITIAL_END) == "true":
-                news += [Changed(events, obj.resource_version), self._whole(obj.resource_version)]
+                version = obj.resource_version
+                news += [Changed(events, version, mean), self._whole(version)]
                 events, initial = [], False
         if events or not news:
-            news.append(Changed(events, self._version))
+            news.append(Changed(events, self._version, mean))
         if not listing:
             # Not during a list: a list that breaks off, or expires at once, must keep its backoff.
             self._failures = 0

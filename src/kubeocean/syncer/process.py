@@ -33,6 +33,7 @@ from kubeocean.process.log_level import LogLevel
 from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import open_client, run_process
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.cache_budget import CacheBudget
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable, ServicePart
 from kubeocean.runtime.events import EventRecorder
@@ -57,6 +58,9 @@ from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
 __all__ = ["CompanionContext", "NewCompanion", "SyncerProgram", "run"]
 
+_LARGEST_ANSWER: Final = (
+    32 << 20
+)  # bytes of one answer of the worker; a larger page is requested in parts
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 _LISTED: Final = 5
 _REQUIRED: Final = ("spec.clusterID", "spec.secretRef")  # without them no syncer can start
@@ -119,6 +123,7 @@ class SyncerProgram:
         self._new_companions = companions
         self._metrics = Metrics(process=True)
         self._worker_health = WorkerHealth()
+        self._worker_budget = CacheBudget(settings.worker_cache_bytes)
         self._everywhere: list[Runnable] = []  # parts that every replica runs, with sharding
 
     async def prepare(self) -> Service:
@@ -203,13 +208,15 @@ class SyncerProgram:
         if not self._new_companions:
             return []
         identity, settings = self._worker_identity, self._settings
-        transport = IdentityCheckedTransport(self._replica.observed(identity, "member"), identity)
+        observed = self._replica.observed(identity, "member", largest=_LARGEST_ANSWER)
+        transport = IdentityCheckedTransport(observed, identity)
         worker = open_client(
             self._stack,
             self._replica.fenced(transport),
             "member",
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
+            cache_budget=self._worker_budget,
         )
         context = CompanionContext(
             settings=settings,
@@ -234,13 +241,15 @@ class SyncerProgram:
         )
         identity.on_change(self._worker_health.mistake)
         # The fence is outside: a write that is not sent says nothing about the worker.
-        transport = IdentityCheckedTransport(self._replica.observed(identity, "worker"), identity)
+        observed = self._replica.observed(identity, "worker", largest=_LARGEST_ANSWER)
+        transport = IdentityCheckedTransport(observed, identity)
         worker = open_client(
             self._stack,
             self._replica.fenced(self._worker_health.wrap(transport)),
             "worker",
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
+            cache_budget=self._worker_budget,
         )
         recorder = partial(
             EventRecorder, component=domain.syncer, instance=self._replica.identity, metrics=metrics

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +17,12 @@ from kubeocean.errors import ConfigError, Forbidden
 from kubeocean.install.apply import Applier
 from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.values import LENDABLE, WorkerValues
+from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import (
+    CONFIG_MAPS,
+    NAMESPACES,
     NODES,
     PODS,
     SECRETS,
@@ -370,3 +376,127 @@ async def test_a_worker_without_a_verified_certificate_is_refused(
     access = replace(load_kubeconfig(worker_cluster.kubeconfig), ca=None, insecure=True)
     with pytest.raises(ConfigError, match=r"insecure-skip-tls-verify.*--insecure accepts this"):
         await Join(request_of_owner, computing_applier, worker_applier, access).run()
+
+
+# Rights outside of the mount namespace: all that `kubectl auth can-i --list` may show there.
+WRITES = {
+    "nodes": {"patch"},
+    "persistentvolumes": {"create", "patch", "delete"},
+    "resourceleasingpolicies.cloud.tencent.com": {"patch"},
+    "resourceleasingpolicies.cloud.tencent.com/status": {"patch"},
+    "events": {"create", "patch"},
+    "selfsubjectreviews.authentication.k8s.io": {"create"},
+    "selfsubjectaccessreviews.authorization.k8s.io": {"create"},
+    "selfsubjectrulesreviews.authorization.k8s.io": {"create"},
+}
+READS = {"get", "list", "watch"}
+
+
+async def permissions(kubeconfig: Path, namespace: str) -> dict[str, set[str]]:
+    """Return the verbs of each resource that `kubectl auth can-i --list` prints."""
+    kubectl = (await ensure(["kubectl"])).path("kubectl")
+    words = (f"--kubeconfig={kubeconfig}", "auth", "can-i", "--list", f"--namespace={namespace}")
+    process = await asyncio.create_subprocess_exec(
+        kubectl, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    verbs: dict[str, set[str]] = {}
+    for line in out.decode().splitlines()[1:]:
+        resource = line.split()[0]
+        if not resource.startswith("["):  # a URL that is no resource
+            listed = line[line.rindex("[") + 1 : line.rindex("]")].split()
+            verbs.setdefault(resource, set()).update(listed)
+    return verbs
+
+
+async def test_the_credential_has_no_further_permission_by_kubectl_auth_can_i(
+    computing_applier: Applier, request_of_owner: JoinRequest, tmp_path: Path
+) -> None:
+    name = f"{request_of_owner.name}-kubeconfig"
+    secret = await computing_applier.client.get(SECRETS, name, "kubeocean-system", keep_raw=True)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_bytes(base64.b64decode(secret.content()["data"]["kubeconfig"]))
+    for namespace in ("default", "kube-system"):
+        listed = await permissions(kubeconfig, namespace)
+        assert not [resource for resource in listed if "*" in resource], listed
+        assert listed.keys().isdisjoint({"secrets", "configmaps", "pods/exec", "pods/log"}), listed
+        writes = {resource: verbs - READS for resource, verbs in listed.items() if verbs - READS}
+        beyond = {
+            resource: verbs
+            for resource, verbs in writes.items()
+            if not verbs <= WRITES.get(resource, set())
+        }
+        assert beyond == {}
+    mounted = await permissions(kubeconfig, request_of_owner.worker.mount_namespace)
+    assert {"create", "delete"} <= mounted["pods"]
+    assert "*" not in set().union(*mounted.values())
+
+
+async def test_objects_of_another_computing_cluster_are_out_of_reach(
+    borrower: Client, worker_applier: Applier, request_of_owner: JoinRequest
+) -> None:
+    """Names of copies can be predicted; the namespace of another cluster cannot be entered."""
+    owner, theirs = worker_applier.client, f"m-other-{request_of_owner.name}"
+    await owner.create(NAMESPACES, {"metadata": {"name": theirs}})
+    await owner.create(SECRETS, {"metadata": {"name": "db-password"}}, namespace=theirs)
+    account = {"metadata": {"name": "default"}}
+    await owner.create(SERVICE_ACCOUNTS, account, namespace=theirs)
+    plain = {"metadata": {"name": "web"}, "spec": {"containers": [container()]}}
+    await owner.create(PODS, plain, namespace=theirs)
+    for resource in (SECRETS, CONFIG_MAPS):
+        with pytest.raises(Forbidden):
+            await borrower.get(resource, "db-password", theirs)
+        with pytest.raises(Forbidden):
+            await borrower.list(resource, theirs)
+        with pytest.raises(Forbidden):
+            await borrower.create(resource, {"metadata": {"name": "new"}}, namespace=theirs)
+    with pytest.raises(Forbidden):
+        await borrower.create(PODS, pod(), namespace=theirs)
+    with pytest.raises(Forbidden):
+        await borrower.delete(PODS, "web", theirs, uid=None)
+    with pytest.raises(Forbidden):
+        await borrower.patch(PODS, "web", MergePatch({"metadata": {"labels": {"a": "b"}}}), theirs)
+    for subresource in ("exec", "attach", "portforward"):
+        with pytest.raises(Forbidden):
+            await borrower.post(PODS, "web", subresource, {}, theirs)
+    with pytest.raises(Forbidden):
+        await borrower.request("GET", f"/api/v1/namespaces/{theirs}/pods/web/log")
+    with pytest.raises(Forbidden):
+        await borrower.post(SERVICE_ACCOUNTS, "default", "token", {"spec": {}}, theirs)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        "/apis/networking.k8s.io/v1/namespaces/{mount}/networkpolicies",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/{mount}/rolebindings",
+        "/api/v1/namespaces/{mount}/resourcequotas",
+        "/api/v1/namespaces/{mount}/serviceaccounts",
+        "/api/v1/namespaces",
+        "/api/v1/nodes",
+    ],
+)
+async def test_the_limits_themselves_are_not_changed(
+    borrower: Client, request_of_owner: JoinRequest, path: str
+) -> None:
+    """The objects that enforce the lease are created, changed and deleted by the owner alone."""
+    mount = request_of_owner.worker.mount_namespace
+    collection = path.format(mount=mount)
+    with pytest.raises(Forbidden):
+        await borrower.request("POST", collection, body={"metadata": {"name": "new"}})
+    with pytest.raises(Forbidden):
+        await borrower.request("DELETE", f"{collection}/kubeocean-syncer")
+
+
+async def test_the_security_level_of_the_namespace_is_not_changed(
+    borrower: Client, request_of_owner: JoinRequest
+) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    patch = MergePatch({"metadata": {"labels": labels}})
+    with pytest.raises(Forbidden):
+        await borrower.patch(NAMESPACES, request_of_owner.worker.mount_namespace, patch)

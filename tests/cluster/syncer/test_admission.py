@@ -188,3 +188,21 @@ async def test_a_pod_never_runs_on_a_node_that_only_an_annotation_names(pod_env:
 async def _all_have(worker_api: object, label: str) -> bool:
     assert callable(worker_api)
     return all(label in pod.labels for pod in await worker_api())
+
+
+async def test_a_pod_that_has_started_is_not_checked_again_by_another_process(
+    pod_env: PodEnv,
+) -> None:
+    """Its node may have been closed since: then the pod is evicted by the rules, and not failed."""
+    pod = await pod_env.run()
+    await pod_env.patch_above(pod, "status", status={"phase": "Running"})
+    closed = MergePatch({"status": {"allocatable": {"pods": "0"}}})
+    vnode = pod_env.vnode_key(0).name
+    await pod_env.computing_api.patch(NODES, vnode, closed, subresource="status")
+    async with pod_env.pods():
+
+        async def created() -> bool:
+            assert (await pod_env.shows()).status.phase == "Running"
+            return len(await pod_env.ppods("web")) == 1
+
+        await until(created)

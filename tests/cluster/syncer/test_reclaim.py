@@ -283,6 +283,45 @@ async def test_a_node_that_is_lent_again_has_no_further_evictions(
         assert not any([await binding_env.is_gone(pod) for pod in pods])
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "another process"])
+async def test_a_policy_never_says_reclaimed_while_a_pod_runs(
+    binding_env: BindingEnv, namespace: str, restarted: bool
+) -> None:
+    """A window closes, opens and closes again; the first reclaim must not be shown as complete."""
+    await binding_env.bind()
+    policy = await binding_env.lend()
+    await binding_env.add_node("n")
+    faults = Faults()
+
+    async def shown(reason: str) -> None:
+        async def shows() -> bool:
+            return await reclaiming(binding_env, policy) == reason
+
+        await until(shows)
+
+    async def close_again() -> None:
+        await binding_env.patch_policy(policy, timeWindows=closed())
+        await until(lambda: is_tainted(binding_env, "NoSchedule"))
+        await shown("NotForced")
+
+    async with binding_env.syncing(worker_api=faults.wrap):
+        vnode = await one(binding_env)
+        pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
+        await close_again()
+        await binding_env.patch_policy(policy, timeWindows=None)
+        await shown("LendingAgain")
+        await until(lambda: is_tainted(binding_env))
+        if not restarted:
+            await close_again()
+    if restarted:
+        await binding_env.patch_policy(policy, timeWindows=closed())
+        async with binding_env.syncing(worker_api=faults.wrap):
+            await close_again()
+    assert not await binding_env.is_gone(pod)
+    writes = [r.body or b"" for r in faults.requests if r.path.endswith(f"{policy}/status")]
+    assert [body for body in writes if b'"Reclaimed"' in body] == []
+
+
 async def test_force_reclaim_that_is_switched_on_later_leaves_the_whole_grace_period(
     binding_env: BindingEnv, namespace: str
 ) -> None:
@@ -487,7 +526,8 @@ async def test_a_node_that_is_registered_anew_drains_within_the_grace_period(
         async def announced() -> bool:
             reclaim = (await binding_env.status(policy)).reclaim
             assert reclaim is not None
-            return (reclaim.cause, reclaim.pending) == ("NodeReplaced", 1)
+            assert (reclaim.cause, reclaim.pending) == ("NodeReplaced", 1), reclaim
+            return True
 
         await until(announced)
         assert not await binding_env.is_gone(pod)

@@ -225,3 +225,14 @@ def test_an_invalid_address_is_an_error(flag: str, written: str, message: str) -
     with pytest.raises(ConfigError, match=message) as caught:
         read(f"--{flag}={written}")
     assert str(caught.value).startswith(f"--{flag}: ")
+
+
+@pytest.mark.parametrize(("text", "size"), [("256Mi", 256 << 20), ("1000", 1000)])
+def test_the_memory_for_objects_of_the_worker_is_an_amount_of_bytes(text: str, size: int) -> None:
+    assert read(f"--worker-cache-limit={text}").worker_cache_bytes == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "lots"])
+def test_memory_that_is_no_amount_of_bytes_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be an amount of bytes such as 256Mi"):
+        read(f"--worker-cache-limit={text}")

@@ -26,7 +26,7 @@ from kubeocean.api import group, naming
 from kubeocean.api.group import TRUE, Domain
 from kubeocean.leasing.amounts import PODS, Amounts
 from kubeocean.runtime.kinds import Taint
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, printable_json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.nodes.foreign_metadata import (
     is_copied_annotation,
@@ -366,7 +366,7 @@ def _status(lent: Lent) -> Json:
         "conditions": _conditions_of(lent.pnode),
         "addresses": _addresses(lent.proxier_ip, lent.vnode),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": lent.proxier_port}},
-        "nodeInfo": status.get("nodeInfo") or {},
+        "nodeInfo": printable_json(status.get("nodeInfo") or {}),
     }
     return forged | ({"phase": status["phase"]} if status.get("phase") else {})
 
@@ -376,7 +376,8 @@ def _allocatable(amounts: Mapping[str, str], takes_pods: bool) -> dict[str, str]
 
 
 def _conditions_of(pnode: Json) -> list[Json]:
-    return (pnode.get("status") or {}).get("conditions") or []
+    conditions: list[Json] = (pnode.get("status") or {}).get("conditions") or []
+    return [printable_json(each) for each in conditions]
 
 
 def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:

@@ -384,15 +384,21 @@ class PolicyController:
         return None
 
     def _progress_of(self, cached: CachedPolicy, now: datetime) -> PolicyProgress | None:
-        """Return the progress of a policy's reclaims; None until its nodes were reconciled."""
+        """Return the progress of a policy's reclaims; None until its nodes were reconciled.
+
+        A policy that does not lend reclaims each of its nodes. A node without a report was not
+        reconciled since a window closed: its pods would not count.
+        """
         name, domain = cached.policy.name, self._clusters.domain
         keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
+        lends = cached.lends(now) and not (cached.policy.deleting or self._is_ending)
         for vnode in self._clusters.vnodes.by("policy", name):
+            if not lends and not vnode.deleting and not self._progress.is_reclaimed(vnode.name):
+                return None
             tainted = any(taint.key in keys for taint in vnode.spec.taints or ())
             if tainted and not self._progress.is_known(vnode.name):
                 return None
-        ending = cached.policy.deleting or self._is_ending
-        return self._progress.of_policy(name, lends=cached.lends(now) and not ending)
+        return self._progress.of_policy(name, lends=lends)
 
     async def _patch_status(
         self, policy: ResourceLeasingPolicy, status: PolicyStatus, version: str

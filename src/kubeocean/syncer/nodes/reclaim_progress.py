@@ -91,6 +91,11 @@ class ReclaimProgress:
         node = self._nodes.get(vnode)
         return node is not None and node.policy is not None
 
+    def is_reclaimed(self, vnode: str) -> bool:
+        """Whether the last reconcile of the virtual node reported the progress of a reclaim."""
+        node = self._nodes.get(vnode)
+        return node is not None and node.report is not None
+
     def reports(self) -> list[NodeReport]:
         """Return the reports of all virtual nodes that are being reclaimed, by name."""
         reports = (node.report for node in self._nodes.values() if node.report is not None)

@@ -4,7 +4,8 @@ A scheduler checks the requests of a pod before binding; a client that writes `s
 not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the syncer is the
 kubelet: a pod that does not fit beside the admitted pods, and the older pods that wait, fails with
 a kubelet's reason. So does a pod with a host port that another pod of the worker's node holds. A
-pod that was admitted is not checked again.
+pod that was admitted is not checked again, nor one that has started, which another process
+admitted.
 
 Outside of its time windows, and while it is being reclaimed, a node starts no pod at all, whatever
 the pod tolerates: its capacity is not lent then.
@@ -149,9 +150,10 @@ class Admission:
     ) -> Shortage | ClosedNode | None:
         # A pod may have been admitted, and waited for a copy until the window was closed.
         reason = reclaim_reason(vnode, self._clusters.domain)
-        if reason and vpod.status.phase in _NOT_STARTED:
+        started = vpod.status.phase not in _NOT_STARTED
+        if reason and not started:
             return ClosedNode(vnode.name, reason)
-        return None if record.admitted else self._shortage(vpod, vnode)
+        return None if record.admitted or started else self._shortage(vpod, vnode)
 
     # Counting
 

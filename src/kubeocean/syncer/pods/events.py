@@ -14,7 +14,7 @@ from kubeocean.api import naming
 from kubeocean.api.ownership import claim_pod
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import EVENTS, Event
-from kubeocean.runtime.objects import Key
+from kubeocean.runtime.objects import Key, printable_json
 from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.plan import is_ours
@@ -77,7 +77,8 @@ class PodEvents:
             return
         about = reference(VIRTUAL_PODS, vpod, field_path=subject.field_path)
         kind: Literal["Normal", "Warning"] = "Warning" if event.type == "Warning" else "Normal"
-        clusters.events.emit(about, kind, event.reason, translate(event.message, vpod, ppod))
+        message = translate(printable_json(event.message), vpod, ppod)
+        clusters.events.emit(about, kind, printable_json(event.reason), message)
 
     def _is_ours(self, vpod: VirtualPod, ppod: PhysicalPod) -> bool:
         clusters = self._clusters

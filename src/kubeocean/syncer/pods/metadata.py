@@ -45,6 +45,9 @@ __all__ = [
     "workload_of",
 ]
 
+# Of annotations that a worker may show: with their record they stay below the limit of 256 KiB that
+# an API server sets for all annotations of an object.
+_SHOWN_BYTES: Final = 1 << 16
 _MOST_ANNOTATION_BYTES: Final = 256 * 1024  # that a server accepts, keys and values together
 _POD: Final = OwnerWorkload("pod")
 _Texts: TypeAlias = Mapping[str, str]
@@ -203,6 +206,7 @@ def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool
     if not trusts_fully:
         labels = {}
         annotations = {k: v for k, v in annotations.items() if is_informative_annotation(k)}
+    annotations = _fitting(annotations)
     visible = Expected(
         labels=_unless_users(labels, shown.labels, _texts(virtual, "labels")),
         annotations=_unless_users(annotations, shown.annotations, _texts(virtual, "annotations")),
@@ -222,6 +226,21 @@ def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool
     }
     patches = {name: merge_patch(_texts(virtual, name), texts) for name, texts in target.items()}
     return {name: patch for name, patch in patches.items() if patch}
+
+
+def _fitting(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the worker's annotations that fit into `_SHOWN_BYTES`; the largest are omitted first.
+
+    An API server would refuse the whole patch, with the status in it.
+    """
+    fitting: dict[str, str] = {}
+    left = _SHOWN_BYTES
+    for key, value in sorted(annotations.items(), key=lambda each: (len(each[1]), each[0])):
+        left -= len(key.encode()) + len(value.encode())
+        if left < 0:
+            break
+        fitting[key] = value
+    return fitting
 
 
 def location(metadata: Json, domain: Domain) -> Json:

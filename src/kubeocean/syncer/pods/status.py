@@ -25,7 +25,7 @@ from kubeocean.api.conditions import (
     PodEvent,
 )
 from kubeocean.errors import ApiError
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, printable_json
 
 __all__ = [
     "FINISHED",
@@ -90,10 +90,11 @@ def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Jso
     """Return the patch that gives a virtual pod the status of its physical pod.
 
     A virtual pod that has ended stays as it is, whatever its physical pod does afterwards. If
-    networks are given (`cidrs`), addresses outside of them are not shown.
+    networks are given (`cidrs`), addresses outside of them are not shown. Texts of the worker have
+    no control characters, and a bounded length.
     """
     current: Json = vpod.get("status") or {}
-    physical: Json = ppod.get("status") or {}
+    physical: Json = printable_json(ppod.get("status") or {})
     if current.get("phase") in FINISHED and current.get("phase") != physical.get("phase"):
         return {}
     displayed = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
@@ -264,7 +265,8 @@ def waits_for_node(ppod: Json) -> str | None:
     """Return the worker scheduler's message about an unschedulable physical pod; else None."""
     if ppod["spec"].get("nodeName"):
         return None
-    scheduled = _by_type(_conditions(ppod.get("status") or {})).get(_SCHEDULED, {})
+    conditions = printable_json(_conditions(ppod.get("status") or {}))
+    scheduled = _by_type(conditions).get(_SCHEDULED, {})
     return scheduled.get("message", "") if scheduled.get("status") == "False" else None
 
 

@@ -431,3 +431,12 @@ def test_a_node_that_takes_no_pods_has_none_allocatable_and_keeps_its_capacity()
     body = refreshed(node, None, None, takes_pods=False, **address)
     assert body == {"status": {"allocatable": none}}
     assert refreshed(merged(node, body), None, None, takes_pods=False, **address) == {}
+
+
+def test_texts_of_the_worker_are_copied_without_escape_sequences() -> None:
+    node = pnode()
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True", "message": "\x1b[2Jgone"}]
+    node["status"]["nodeInfo"] = {"kernelVersion": "6\x07"}
+    status = forge(lent(node), now=NOW)["status"]
+    assert status["conditions"][0]["message"] == " [2Jgone"
+    assert status["nodeInfo"]["kernelVersion"] == "6 "

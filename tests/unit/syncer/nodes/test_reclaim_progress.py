@@ -82,6 +82,17 @@ def test_a_virtual_node_has_one_policy_at_a_time() -> None:
     assert progress.of_policy("q", lends=False) == PolicyProgress()
 
 
+def test_a_node_is_reclaimed_from_its_first_report_until_it_is_lent() -> None:
+    progress, _ = recorded()
+    assert not progress.is_reclaimed("v")
+    progress.record_lent("v", "p")
+    assert not progress.is_reclaimed("v"), "known, but not reconciled since the window closed"
+    progress.record_reclaim("p", report())
+    assert progress.is_reclaimed("v")
+    progress.record_lent("v", "p")
+    assert not progress.is_reclaimed("v")
+
+
 def test_a_node_that_is_lent_again_calls_the_handlers_once() -> None:
     progress, called = recorded()
     progress.record_reclaim("p", report())

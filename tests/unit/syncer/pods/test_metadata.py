@@ -426,3 +426,12 @@ def test_of_a_patch_that_is_too_large_the_name_of_the_physical_pod_is_kept() -> 
     patch = shown_metadata(virtual(), physical({}, {"cni/ip": "1"}), DEFAULT)
     assert location(patch, DEFAULT) == {"annotations": MAPPING}
     assert location({}, DEFAULT) == {"annotations": {}}
+
+
+def test_annotations_of_the_worker_that_are_too_large_are_not_shown() -> None:
+    pod = vpod()
+    annotations = {"huge": "x" * (3 << 20), "b": "y" * 40_000, "c": "z" * 40_000, "small": "1"}
+    worker = physical({}, annotations=annotations)
+    shown = shown_metadata(pod, worker, DEFAULT)["annotations"]
+    assert {"small", "b"} == shown.keys() & annotations.keys()
+    assert sum(map(len, shown.values())) < LIMIT

@@ -279,3 +279,14 @@ def test_a_merge_patch_is_the_difference() -> None:
     assert merge_diff({"a": {"x": 1}}, {"a": {"x": 1}}) == {}
     assert merge_diff({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}) == {"a": {"x": 3, "y": None}}
     assert merge_diff({"a": [1]}, {"b": 2}) == {"a": None, "b": 2}
+
+
+def test_texts_of_the_worker_are_shown_without_escape_sequences_and_shortened() -> None:
+    escape, long = "\x1b]0;title\x07\u202eend", "x" * 100_000
+    physical = pod(
+        condition("Ready", reason=escape, message=long), spec={"nodeName": "n"}, message=escape
+    )
+    patch = mirror(pod(), physical)
+    assert patch["message"] == " ]0;title  end"
+    (ready,) = patch["conditions"]
+    assert (ready["reason"], len(ready["message"])) == (" ]0;title  end", 1 << 15)
