@@ -93,6 +93,7 @@ class Planner:
         self._present: frozenset[str] = frozenset()
         self._roster_changed = NEVER
         self._rebalanced = NEVER
+        self._postponed = False  # whether balancing waits for the end of its interval
         self._newest = 0  # the highest epoch that is known to have been written
         self._behind_since: float | None = None
 
@@ -267,7 +268,10 @@ class Planner:
 
     def _threshold(self, table: Table, now: float) -> float | None:
         """Return the imbalance at which to rebalance, if it is due and no slot is moving."""
-        if now - self._rebalanced < self.policy.interval_s or table.draining():
+        if table.draining():
+            return None
+        self._postponed = now - self._rebalanced < self.policy.interval_s
+        if self._postponed:
             return None
         self._rebalanced = now
         return self.policy.threshold
@@ -343,10 +347,12 @@ class Planner:
 
     def _look_at(self, now: float) -> float:
         """Return the next time at which a decision may change: a silent member becomes suspect,
-        expired or forgotten, a drain is late, or a new member has settled."""
+        expired or forgotten, a drain is late, a new member has settled, or balancing is due."""
         timing = self.timing
         times = [since + timing.handover_s for since in self._drains.values()]
         times.append(self._roster_changed + self.policy.settle_s)
+        if self._postponed:
+            times.append(self._rebalanced + self.policy.interval_s)
         for sighting in self._sightings.values():
             times.append(sighting.changed + timing.renew_s)
             if sighting.record is not None and self.expired(sighting, now):

@@ -170,6 +170,16 @@ def test_a_look_is_asked_for_when_a_silent_member_becomes_certain() -> None:
     assert ring.planner.decide(ring.table, 20).look_at == 20, "only a fresh look can tell"
 
 
+def test_a_look_is_asked_for_when_balancing_is_due_again() -> None:
+    ring = ring_of("a", "b", policy=Policy(interval_s=5))
+    ring.now = 1
+    ring.renew()
+    assert ring.decide().look_at == 5
+    ring.now = 5
+    ring.renew()
+    assert ring.decide().look_at == 15, "nothing is left to balance"
+
+
 def test_a_longer_promise_moves_the_look() -> None:
     ring = Ring()
     ring.say("a_1", lease_s=40)
