@@ -27,6 +27,7 @@ from kubeocean.api.fleet.names import (
     ADMISSION_POLICIES,
     ADMISSION_POLICY_BINDINGS,
     GUARD_RAIL_WEBHOOKS,
+    HUB_ACCOUNT,
     MUTATING_WEBHOOKS,
     SYSTEM_NAMESPACE,
     VALIDATING_WEBHOOKS,
@@ -36,6 +37,13 @@ from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, GROUP, Domain
 from kubeocean.install.computing_objects import kept
+from kubeocean.install.fleet_webhooks import (
+    WebhookValues,
+    certificate_objects,
+    mount_certificate,
+    webhook_service,
+)
+from kubeocean.install.limits import disruption_budget
 from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named, worker_labels
 from kubeocean.install.permissions import Permission, Rights, Rule
 from kubeocean.install.roles import REVIEWS
@@ -56,6 +64,7 @@ __all__ = [
     "hub_deployment",
     "hub_objects",
     "hub_rights",
+    "hub_workload",
     "identity_name",
     "member_cluster",
     "member_deployment",
@@ -65,7 +74,6 @@ __all__ = [
     "token_secret",
 ]
 
-HUB_ACCOUNT: Final = "fleet-hub"
 MEMBER_ACCOUNT: Final = "fleet-member"
 TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
 _ELECTION_NAMESPACE: Final = "kube-system"  # of the Lease of member agents
@@ -231,10 +239,27 @@ class HubConnection:
         return cls(member, server or access.server, access.ca, access.insecure)
 
 
-def hub_deployment(values: Values) -> Json:
+def hub_workload(values: Values, webhooks: WebhookValues | None = None) -> list[Json]:
+    """Return the objects that run a hub and make its webhooks reachable; its Deployment is last."""
+    webhooks = webhooks or WebhookValues()
+    selector, own = {group.APP_NAME: HUB_ACCOUNT}, labels(values.domain)
+    objects = [disruption_budget(HUB_ACCOUNT, SYSTEM_NAMESPACE, selector, labels=own)]
+    if webhooks.enabled:
+        objects.append(webhook_service(webhooks, selector, labels=own))
+    if webhooks.enabled and webhooks.certificate_secret:
+        objects += certificate_objects(webhooks, labels=own)
+    return [*objects, hub_deployment(values, webhooks)]
+
+
+def hub_deployment(values: Values, webhooks: WebhookValues) -> Json:
     """Return the Deployment of a hub."""
-    arguments = ["hub", *_addresses(), f"--zap-log-level={values.log_level}"]
-    return _deployment(values, HUB_ACCOUNT, container(values, "fleet", arguments))
+    arguments = ["hub", *_addresses(), *webhooks.flags, f"--zap-log-level={values.log_level}"]
+    program = container(values, "fleet", arguments)
+    program["ports"].append(webhooks.port)
+    deployment = _deployment(values, HUB_ACCOUNT, program)
+    if webhooks.enabled and webhooks.certificate_secret:
+        mount_certificate(deployment["spec"]["template"]["spec"], webhooks.certificate_secret)
+    return deployment
 
 
 def member_deployment(values: Values, connection: HubConnection) -> Json:
