@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from kubeocean.cli._fleet import HubContextOption, HubOption, get_member, hub_client
+from kubeocean.cli._fleet import (
+    HubContextOption,
+    HubOption,
+    get_member,
+    hub_client,
+    list_members,
+)
 from kubeocean.cli._output import Format, FormatOption, print_document
 from kubeocean.cli._run import run
 
@@ -24,7 +30,6 @@ def clusters(
     """Show health, version, capacity and taints of members; with JSON also their properties."""
 
     async def work() -> None:
-        from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
         from kubeocean.cli._views import print_lines
         from kubeocean.inspect.fleet import cluster_lines, cluster_views
         from kubeocean.runtime.clock import RealClock
@@ -33,7 +38,7 @@ def clusters(
             if name:
                 members = [await get_member(hub, name)]
             else:
-                members = (await hub.list(MEMBER_CLUSTERS)).items
+                members = await list_members(hub)
         now = RealClock().now()
         views = cluster_views(members, now)
         if output.is_document:

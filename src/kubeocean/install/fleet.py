@@ -15,12 +15,12 @@ those for pods (`install.roles`), in a separate role that can be deleted alone.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api import group
-from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS
+from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS, MemberCluster
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
 from kubeocean.api.fleet.names import (
@@ -29,6 +29,7 @@ from kubeocean.api.fleet.names import (
     GUARD_RAIL_WEBHOOKS,
     HUB_ACCOUNT,
     MUTATING_WEBHOOKS,
+    PROPERTY_CERTIFICATE_AUTHORITY,
     SYSTEM_NAMESPACE,
     VALIDATING_WEBHOOKS,
     WEBHOOK_CERTIFICATES,
@@ -50,9 +51,10 @@ from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import container, metrics_flags, pod_spec
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource, Untyped
 
 __all__ = [
+    "DEPLOYMENTS",
     "HUB_ACCOUNT",
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
@@ -66,6 +68,7 @@ __all__ = [
     "hub_rights",
     "hub_workload",
     "identity_name",
+    "join_problem",
     "member_cluster",
     "member_deployment",
     "member_identity",
@@ -76,6 +79,8 @@ __all__ = [
 
 MEMBER_ACCOUNT: Final = "fleet-member"
 TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+_NAME_VARIABLE: Final = "MEMBER_CLUSTER_NAME"
 _ELECTION_NAMESPACE: Final = "kube-system"  # of the Lease of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
@@ -217,6 +222,39 @@ def member_cluster(member: str, *, heartbeat_s: int) -> Json:
     }
 
 
+def join_problem(
+    name: str, members: Iterable[MemberCluster], agent: Json | None, authority: str
+) -> str:
+    """Return why a cluster must not join as `name`; empty if it may.
+
+    Two agents under one name overwrite each other's reports, and one cluster under two names gets
+    every object twice. `agent` is the Deployment of the agent in the cluster, and `authority` the
+    cluster's certificate authority.
+    """
+    present = {each.name: each for each in members if not each.deleting}
+    own = _member_of(agent) if agent is not None else ""
+    if own and own != name and own in present:
+        return (
+            f"cannot be joined by a cluster that is the member {own}; run kubeocean fleet leave"
+            f" {own} first"
+        )
+    if own != name and name in present:
+        reported = present[name].status.properties.get(PROPERTY_CERTIFICATE_AUTHORITY)
+        if reported is not None and authority and reported.value.strip() != authority.strip():
+            return (
+                "is the name of another cluster of the fleet, with another certificate authority;"
+                f" choose another name, or run kubeocean fleet leave {name} first"
+            )
+    return ""
+
+
+def _member_of(agent: Json) -> str:
+    """Return the name of the member that the Deployment of an agent serves."""
+    variables = agent["spec"]["template"]["spec"]["containers"][0].get("env") or ()
+    named = (each.get("value", "") for each in variables if each["name"] == _NAME_VARIABLE)
+    return next(named, "")
+
+
 def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
     """Return the Secret of a member that holds its token for the hub."""
     data = {"token": base64.b64encode(token.encode()).decode()}
@@ -271,7 +309,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
         f"--zap-log-level={values.log_level}",
     ]
     env = [
-        {"name": "MEMBER_CLUSTER_NAME", "value": connection.member},
+        {"name": _NAME_VARIABLE, "value": connection.member},
         {"name": "HUB_SERVER_URL", "value": connection.server},
     ]
     if connection.insecure:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from kubeocean.api.fleet.clusters import MemberCluster
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.install.fleet import (
@@ -18,6 +20,7 @@ from kubeocean.install.fleet import (
     hub_objects,
     hub_rights,
     hub_workload,
+    join_problem,
     member_cluster,
     member_deployment,
     member_identity,
@@ -125,6 +128,37 @@ def test_a_member_has_an_identity_of_its_own() -> None:
     identity = member_cluster("a", heartbeat_s=15)["spec"]["identity"]
     account = member_identity("a")["metadata"]
     assert (identity["name"], identity["namespace"]) == (account["name"], account["namespace"])
+
+
+def member(name: str, authority: str = "", *, deleting: bool = False) -> MemberCluster:
+    property_ = {"value": authority, "observationTime": "2026-01-01T00:00:00Z"}
+    meta: Json = {"name": name, "uid": name}
+    if deleting:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    status = {"properties": {"k8s.io/cluster-certificate-authority-data": property_}}
+    body = member_cluster(name, heartbeat_s=15) | {"metadata": meta}
+    return msgspec.convert(body | ({"status": status} if authority else {}), MemberCluster)
+
+
+def test_a_cluster_joins_under_one_name_and_a_name_is_of_one_cluster() -> None:
+    agent = member_deployment(Values(), HubConnection.from_access("a", ACCESS))
+    joined = [member("a", "PEM of a"), member("b")]
+    assert join_problem("a", joined, agent, "PEM of a") == ""  # renews the token
+    assert join_problem("c", [], None, "PEM") == ""
+    assert "run kubeocean fleet leave a first" in join_problem("c", joined, agent, "PEM of a")
+    # A member that has left, or leaves, may come back under another name.
+    assert join_problem("c", [member("b")], agent, "PEM of a") == ""
+    assert join_problem("c", [member("a", deleting=True)], agent, "PEM of a") == ""
+    assert "is the name of another cluster" in join_problem("a", joined, None, "PEM of another")
+    # KubeFleet's agent runs in the same cluster, and Kubeocean's takes its place.
+    assert join_problem("a", joined, None, "PEM of a\n") == ""
+    assert join_problem("b", joined, None, "PEM of another") == ""  # b has not joined yet
+
+
+def test_an_agent_without_a_name_is_of_no_member() -> None:
+    agent = member_deployment(Values(), HubConnection.from_access("a", ACCESS))
+    agent["spec"]["template"]["spec"]["containers"][0]["env"] = []
+    assert join_problem("b", [member("a")], agent, "") == ""
 
 
 def test_a_token_is_stored_under_kubefleets_name() -> None:

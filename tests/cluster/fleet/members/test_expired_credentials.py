@@ -24,6 +24,7 @@ from kubeocean.runtime.pki import load_key
 from support.clocks import SetClock
 from support.fleet_env import FleetEnv
 from support.fleet_process import fleet_process
+from support.wait import until
 
 THRESHOLD = timedelta(seconds=3)
 SHORT_S, LONG_S = 3, 3600
@@ -39,6 +40,7 @@ class Credentials:
     flags: tuple[str, ...]
     environ: Mapping[str, str]
     identity: Json
+    file: Path
     write: Callable[[int], None]
 
 
@@ -70,7 +72,7 @@ async def token_credentials(env: FleetEnv, directory: Path, name: str) -> Creden
         path.write_text(f"{signed}.{_encoded(_signature(key, signed.encode()))}")
 
     identity = {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM_NAMESPACE}
-    return Credentials((), {"CONFIG_PATH": str(path)}, identity, write)
+    return Credentials((), {"CONFIG_PATH": str(path)}, identity, path, write)
 
 
 async def certificate_credentials(env: FleetEnv, directory: Path, name: str) -> Credentials:
@@ -87,7 +89,7 @@ async def certificate_credentials(env: FleetEnv, directory: Path, name: str) -> 
 
     environ = {"IDENTITY_CERT": str(certificate), "IDENTITY_KEY": str(key)}
     identity = {"kind": "User", "name": f"agent-of-{name}"}
-    return Credentials(("--use-ca-auth",), environ, identity, write)
+    return Credentials(("--use-ca-auth",), environ, identity, certificate, write)
 
 
 def _decoded(part: str) -> Json:
@@ -138,7 +140,14 @@ async def test_an_expired_credential_is_shown_and_a_new_file_is_read(
         credentials.write(SHORT_S)  # read although the other one is still valid
         lost = await env.wait_for(name, "Healthy", "Unknown", "HeartbeatLost")
         assert "heartbeat" in lost.message
-        assert "401" in (await agent.says("Failed to report to the hub"))["error"]
+
+        def reports() -> list[str]:
+            lines = agent.lines("Failed to report to the hub")
+            return [each["credential"] for each in lines if "credential" in each]
+
+        (credential, *_) = await until(reports)
+        assert str(credentials.file) in credential
+        assert "expired at" in credential
         joined = await env.condition(name, "Joined")
         assert joined is not None
         assert joined.status == "True"
