@@ -63,7 +63,6 @@ __all__ = [
     "agentless_rights",
     "agentless_roles",
     "applier_permissions",
-    "hub_deployment",
     "hub_objects",
     "hub_rights",
     "hub_workload",
@@ -286,10 +285,10 @@ def hub_workload(values: Values, webhooks: WebhookValues | None = None) -> list[
         objects.append(webhook_service(webhooks, selector, labels=own))
     if webhooks.enabled and webhooks.certificate_secret:
         objects += certificate_objects(webhooks, labels=own)
-    return [*objects, hub_deployment(values, webhooks)]
+    return [*objects, _hub_deployment(values, webhooks)]
 
 
-def hub_deployment(values: Values, webhooks: WebhookValues) -> Json:
+def _hub_deployment(values: Values, webhooks: WebhookValues) -> Json:
     """Return the Deployment of a hub."""
     arguments = ["hub", *_addresses(), *webhooks.flags, f"--zap-log-level={values.log_level}"]
     program = container(values, "fleet", arguments)

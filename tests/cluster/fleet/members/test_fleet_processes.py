@@ -141,6 +141,10 @@ async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
             view = await shown()
             assert (view["state"], view["healthy"]) == ("Joined", "True")
             assert view["version"].startswith("v1.")
+            second = await fleet("join", f"{name}-2", "--kubeconfig", member, "--no-wait", code=2)
+            assert f"run kubeocean fleet leave {name} first" in second
+            taken = await fleet("join", name, "--kubeconfig", hub, "--no-wait", code=2)
+            assert "is the name of another cluster of the fleet" in taken
             await fleet("cordon", name)
             assert "was cordoned already" in await fleet("cordon", name)
             assert (await shown())["taints"] == ["cordon-key=cordon-value:NoSchedule"]
@@ -171,6 +175,17 @@ async def test_wrong_usage_is_refused_before_anything_is_written(env: FleetEnv, 
     absent = await home.run("fleet", "leave", "no-such-member", "--hub-kubeconfig", hub)
     assert absent.code == 2
     assert "is no member of the fleet" in absent.err
+    member = str(env.member_cluster.kubeconfig)
+    for words in (
+        ("clusters",),
+        ("clusters", "a"),
+        ("cordon", "a"),
+        ("leave", "a"),
+        ("join", "a", "--kubeconfig", member, "--no-wait"),
+    ):
+        no_hub = await home.run("fleet", *words, "--hub-kubeconfig", member)
+        assert no_hub.code == 2, words
+        assert "the cluster is no hub of a fleet" in no_hub.err
 
 
 async def test_a_member_without_a_name_does_not_start(env: FleetEnv, tmp_path: Path) -> None:
