@@ -155,7 +155,7 @@ class MemberAgent:
             delay_s = min(float(internal.spec.heartbeat_period_seconds), _RETRY_S)
             fields = {"error": str(error), "retry_in_s": delay_s}
             if isinstance(error, Unauthorized) and self._refused is not None:
-                fields["credential"] = self._refused(self._clock.now())
+                fields["reason"] = self._refused(self._clock.now())
             _log.warning("Failed to report to the hub", **fields)
             return After(delay_s)
 

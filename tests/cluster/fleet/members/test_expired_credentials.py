@@ -143,11 +143,11 @@ async def test_an_expired_credential_is_shown_and_a_new_file_is_read(
 
         def reports() -> list[str]:
             lines = agent.lines("Failed to report to the hub")
-            return [each["credential"] for each in lines if "credential" in each]
+            return [each["reason"] for each in lines if "reason" in each]
 
-        (credential, *_) = await until(reports)
-        assert str(credentials.file) in credential
-        assert "expired at" in credential
+        (reason, *_) = await until(reports)
+        assert str(credentials.file) in reason
+        assert "expired at" in reason
         joined = await env.condition(name, "Joined")
         assert joined is not None
         assert joined.status == "True"

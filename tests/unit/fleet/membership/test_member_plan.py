@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
-from kubeocean.fleet.membership.forge import HubObjects
+from kubeocean.fleet.membership.forge import HubObjects, Role, RoleBinding
 from kubeocean.fleet.membership.plan import Plan, Step, name_problem, plan_member
 from kubeocean.runtime.kinds import Namespace
+from kubeocean.runtime.objects import Meta, OwnerReference
 from support.fleet_objects import NOW, agent, internal, member, namespace, owner
 
 AGENTS = ("MemberAgent",)
@@ -68,6 +69,34 @@ def test_first_row_that_fits(
     of: MemberCluster, space: Namespace | None, imc: InternalMemberCluster | None, step: Step
 ) -> None:
     assert plan(of, space, imc).step is step
+
+
+@pytest.mark.parametrize(
+    ("controller", "step"),
+    [
+        (None, Step.JOIN),  # adopted
+        (owner(), Step.JOIN),
+        (
+            owner(uid="uid-of-an-earlier-one"),
+            Step.JOIN,
+        ),  # the hub created it, and replaces the owner
+        (owner(name="other"), Step.REFUSE),
+        (owner(uid="x", kind="Team"), Step.REFUSE),
+    ],
+)
+def test_a_part_that_another_controller_owns_is_refused(
+    controller: OwnerReference | None, step: Step
+) -> None:
+    owners = () if controller is None else (controller,)
+    metadata = Meta(name="fleet-role-a", namespace="fleet-member-a", owner_references=owners)
+    for objects in (
+        HubObjects(namespace(), role=Role(metadata=metadata)),
+        HubObjects(namespace(), role_binding=RoleBinding(metadata=metadata)),
+        HubObjects(namespace(), internal=InternalMemberCluster(metadata=metadata)),
+    ):
+        made = plan_member(member(), objects, AGENTS, WAIT, NOW)
+        assert made.step is step
+        assert ("fleet-member-a/fleet-role-a belongs to" in made.message) == (step is Step.REFUSE)
 
 
 def test_force_wait_counts_from_the_deletion() -> None:
