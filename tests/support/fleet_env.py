@@ -178,6 +178,7 @@ class FleetEnv:
         azure: AzureOptions | None = None,
         with_namespaces: bool = False,
         extensions: Extensions = OURS,
+        clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> AsyncIterator[MemberAgent]:
         """Run the agent of a member until the block ends.
@@ -206,6 +207,7 @@ class FleetEnv:
             name,
             Collector(built_in, chosen),
             new_applier=new_applier(hub, member) if new_applier is not None else None,
+            clock=clock,
             metrics=metrics,
         )
         try:

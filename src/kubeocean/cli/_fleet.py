@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from kubeocean.api.fleet.clusters import MemberCluster
     from kubeocean.runtime.client import Client
 
-__all__ = ["HubContextOption", "HubOption", "MemberArgument", "get_member", "hub_client"]
+__all__ = [
+    "HubContextOption",
+    "HubOption",
+    "MemberArgument",
+    "get_member",
+    "hub_client",
+    "list_members",
+]
 
 HubOption = Annotated[
     str,
@@ -49,10 +56,28 @@ async def hub_client(kubeconfig: str, context: str) -> AsyncIterator[Client]:
         await client.close()
 
 
+async def list_members(hub: Client) -> list[MemberCluster]:
+    """Return all MemberClusters.
+
+    :raises ConfigError: the cluster is no hub.
+    """
+    from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.errors import ConfigError, NotFound
+
+    try:
+        return (await hub.list(MEMBER_CLUSTERS)).items
+    except NotFound:
+        message = (
+            "the cluster is no hub of a fleet: it has no MemberClusters; name the hub with"
+            " --hub-kubeconfig, or install it with the chart kubeocean-fleet-hub"
+        )
+        raise ConfigError(message) from None
+
+
 async def get_member(hub: Client, name: str) -> MemberCluster:
     """Return a MemberCluster.
 
-    :raises ConfigError: there is none of that name.
+    :raises ConfigError: there is none of that name, or the cluster is no hub.
     """
     from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
     from kubeocean.errors import ConfigError, NotFound
@@ -60,5 +85,6 @@ async def get_member(hub: Client, name: str) -> MemberCluster:
     try:
         return await hub.get(MEMBER_CLUSTERS, name)
     except NotFound:
+        await list_members(hub)
         message = "is no member of the fleet; kubeocean fleet clusters lists them"
         raise ConfigError(message, value=name, field="NAME") from None

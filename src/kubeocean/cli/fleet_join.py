@@ -20,11 +20,12 @@ from kubeocean.cli._clusters import (
     reach,
     wait_until_done,
 )
-from kubeocean.cli._fleet import HubContextOption, HubOption
+from kubeocean.cli._fleet import HubContextOption, HubOption, list_members
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
     from kubeocean.install.apply import Applier
+    from kubeocean.runtime.objects import Json
 
 __all__ = ["join"]
 
@@ -81,6 +82,7 @@ def join(
         from kubeocean.install.agentless import AgentlessJoin
         from kubeocean.install.fleet import (
             HubConnection,
+            join_problem,
             member_cluster,
             member_deployment,
             member_identity,
@@ -102,6 +104,7 @@ def join(
             hub = connect(hub_source, cluster="hub")
             member_source = reach(kubeconfig, context)
             member = connect(member_source, cluster="member")
+            members = await list_members(hub.client)
             if agentless:
                 access = member_source.current()
                 joining = AgentlessJoin(name, hub, member, access, domain=domain)
@@ -110,6 +113,9 @@ def join(
                     await _wait(hub, name, timeout)
                     typer.echo(f"{name} has joined")
                 return
+            authority = (member_source.current().ca or b"").decode("utf-8", "replace")
+            if problem := join_problem(name, members, await _agent(member), authority):
+                raise ConfigError(problem, field="NAME", value=name)
             connection = HubConnection.from_access(name, hub_source.current(), hub_url)
             identity = member_identity(name, domain)
             for body in (identity, member_cluster(name, heartbeat_s=heartbeat)):
@@ -123,6 +129,21 @@ def join(
                 typer.echo(f"{name} has joined")
 
     run(work)
+
+
+async def _agent(member: Applier) -> Json | None:
+    """Return the Deployment of the agent in a cluster; None if it has none."""
+    from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+    from kubeocean.errors import NotFound
+    from kubeocean.install.fleet import DEPLOYMENTS, MEMBER_ACCOUNT
+
+    try:
+        stored = await member.client.get(
+            DEPLOYMENTS, MEMBER_ACCOUNT, SYSTEM_NAMESPACE, keep_raw=True
+        )
+    except NotFound:
+        return None
+    return stored.content()
 
 
 async def _token(hub: Applier, name: str) -> str:

@@ -12,6 +12,7 @@ from kubeocean.cli._fleet import (
     MemberArgument,
     get_member,
     hub_client,
+    list_members,
 )
 from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._run import run
@@ -114,7 +115,6 @@ def clusters(
     """Show health, version, capacity and taints of members; with JSON also their properties."""
 
     async def work() -> None:
-        from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
         from kubeocean.cli._views import print_lines
         from kubeocean.inspect.fleet import cluster_lines, cluster_views
         from kubeocean.runtime.clock import RealClock
@@ -123,7 +123,7 @@ def clusters(
             if name:
                 members = [await get_member(hub, name)]
             else:
-                members = (await hub.list(MEMBER_CLUSTERS)).items
+                members = await list_members(hub)
         now = RealClock().now()
         views = cluster_views(members, now)
         if output.is_document:

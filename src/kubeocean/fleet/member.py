@@ -21,6 +21,7 @@ from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.hub_access import HeaderTransport, extra_headers, hub_access
 from kubeocean.fleet.agent.nodes import AzureOptions, NodeProperties
 from kubeocean.fleet.agent.protocols import PropertyProvider
+from kubeocean.fleet.agent.tokens import refused_credential
 from kubeocean.fleet.applier import WorkApplier
 from kubeocean.fleet.extensions import chosen
 from kubeocean.fleet.properties.prices import BUILT_IN, PriceList, read_prices
@@ -29,6 +30,7 @@ from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import open_client, run_process
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component
+from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
@@ -90,13 +92,15 @@ class MemberProgram:
             cluster="member",
         )
         member = self._replica.client(qps=settings.member_api_qps, burst=settings.member_api_burst)
-        hub = self._open_hub()
+        access = hub_access(settings, self._environ, self._replica.control)
+        hub = self._open_hub(access)
         self._agent = MemberAgent(
             hub,
             member,
             name,
             self._collector(member),
             new_applier=lambda: self._applier(hub, member, name),
+            refused=lambda now: refused_credential(access.current(), now),
             instance=self._replica.identity,
             metrics=metrics,
         )
@@ -123,9 +127,8 @@ class MemberProgram:
             metrics=self._metrics,
         )
 
-    def _open_hub(self) -> Client:
+    def _open_hub(self, source: AccessSource) -> Client:
         settings = self._settings
-        source = hub_access(settings, self._environ, self._replica.control)
         transport = self._replica.fenced(self._replica.observed(source, "hub"))
         if headers := extra_headers(self._environ):
             transport = HeaderTransport(transport, headers)

@@ -15,15 +15,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
-from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.api.fleet.names import (
+    SYSTEM_NAMESPACE,
+    WEBHOOK_CERTIFICATE_DIRECTORY,
+    WEBHOOK_PORT,
+    WEBHOOK_SERVICE,
+)
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.admission.guard_rail import GuardRail
 from kubeocean.fleet.admission.policies import PolicyConfig, read_policy_config
-from kubeocean.fleet.admission.settings import (
-    CERTIFICATE_DIRECTORY,
-    AdmissionSettings,
-    WebhookSettings,
-)
+from kubeocean.fleet.admission.settings import AdmissionSettings, WebhookSettings
 from kubeocean.fleet.applier.records import Backoff
 from kubeocean.process import flags
 from kubeocean.process.settings import ReplicaSettings
@@ -264,12 +265,12 @@ class HubSettings(FleetSettings):
         "Serve admission webhooks, and register them at the API server.",
     )
     webhook_bind_address: BindAddress | None = flag(
-        "webhook-bind-address", address, ":9443", "Address of the webhook server."
+        "webhook-bind-address", address, f":{WEBHOOK_PORT}", "Address of the webhook server."
     )
     webhook_service_name: str = flag(
         "webhook-service-name",
         flags.name,
-        "fleetwebhook",
+        WEBHOOK_SERVICE,
         "Name of the Service of the webhook server.",
     )
     webhook_client_connection_type: str = flag(
@@ -320,7 +321,7 @@ class HubSettings(FleetSettings):
     webhook_certificate_directory: str = flag(
         "webhook-certificate-directory",
         text,
-        CERTIFICATE_DIRECTORY,
+        WEBHOOK_CERTIFICATE_DIRECTORY,
         "Directory with tls.crt and tls.key, with --use-cert-manager.",
     )
     enable_admission_policy_manager: bool = flag(

@@ -19,6 +19,7 @@ import yaml
 
 from kubeocean import __version__
 from kubeocean.api import group
+from kubeocean.api.fleet.names import CERT_MANAGER_CERTIFICATE
 from kubeocean.api.group import Domain
 from kubeocean.install import computing_objects, fleet, templates, worker_admission, worker_objects
 from kubeocean.install.computing_admission import computing_admission
@@ -27,6 +28,7 @@ from kubeocean.install.computing_objects import (
     NEAR_CONTROL_PLANE,
     PREFERRED,
 )
+from kubeocean.install.fleet_webhooks import WebhookValues
 from kubeocean.install.limits import computing_guards
 from kubeocean.install.monitoring import monitoring
 from kubeocean.install.object_parts import labels, named
@@ -119,8 +121,20 @@ _MEMBER_HELPERS: Final = """\
 {{- required "hub.url: must be the URL of the hub's API server" .Values.hub.url -}}
 {{- end }}
 """
+_HUB_HELPERS: Final = """\
+{{- define "kubeocean.connection" -}}
+{{- $type := .Values.webhookClientConnectionType -}}
+{{- if not (has $type (list "service" "url")) }}
+{{- fail (printf "webhookClientConnectionType: must be service or url (got %q)" $type) }}
+{{- end -}}
+{{ $type }}
+{{- end }}
+"""
 _HUB: Final = "hub"
 _MEMBER: Final = "member"
+_WEBHOOKS: Final = ".Values.enableWebhook"
+_CERTIFICATES: Final = f"and {_WEBHOOKS} .Values.useCertManager"
+_CERTIFICATE_SECRET: Final = ".Values.webhookCertSecretName"  # noqa: S105 - the name of a value
 _HUB_AUTHORITY: Final = (
     "{{- if and .Values.hub.certificateAuthority (not .Values.hub.insecure) }}\n"
     "\t- name: HUB_CERTIFICATE_AUTHORITY\n"
@@ -212,13 +226,16 @@ class _Marks:
     def _filled(self, line: str) -> str:
         entry = _ENTRY.match(line)
         if entry is not None and entry["mark"] in self._lines:
-            return self._lines[entry["mark"]].replace("\t", entry["indent"])
+            return self._substituted(self._lines[entry["mark"]].replace("\t", entry["indent"]))
         value = _VALUE.match(line)
         if value is not None and value["mark"] in self._trees:
             depth = len(value["indent"]) + 2
             expression = self._trees[value["mark"]]
             return f"{value['indent']}{value['key']}: {{{{- {expression} | nindent {depth} }}}}"
-        return _MARK.sub(lambda match: self._inline[match[0]], line)
+        return self._substituted(line)
+
+    def _substituted(self, text: str) -> str:
+        return _MARK.sub(lambda match: self._inline[match[0]], text)
 
 
 def _with_domain(text: str) -> str:
@@ -378,6 +395,11 @@ def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json
     expressions = {
         "--zap-log-level": ".Values.logging.level",
         "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces {own})',
+        "--enable-webhook": _WEBHOOKS,
+        "--webhook-service-name": ".Values.webhookServiceName",
+        "--webhook-client-connection-type": 'include "kubeocean.connection" .',
+        "--enable-guard-rail": ".Values.enableGuardRail",
+        "--use-cert-manager": ".Values.useCertManager",
     }
     flags = ((each, each.partition("=")[0]) for each in container["args"])
     container["args"] = [
@@ -586,14 +608,49 @@ def _worker_values() -> Json:
 def hub_chart() -> dict[str, str]:
     """Return the files of `charts/kubeocean-fleet-hub`, by name."""
     marks = _Marks()
-    deployment = _marked(fleet.hub_deployment(Values()), _HUB, marks, at=6)
-    _program(deployment)["args"].append(marks.line(_MORE_ARGUMENTS.format(component=_HUB)))
+    webhooks = WebhookValues(
+        service=marks.value(".Values.webhookServiceName"),
+        certificate_secret=marks.value(_CERTIFICATE_SECRET),
+    )
+    *others, deployment = fleet.hub_workload(Values(), webhooks)
+    by_kind = {each["kind"]: each for each in others}
+    _program(_marked(deployment, _HUB, marks, at=6))["args"].append(
+        marks.line(_MORE_ARGUMENTS.format(component=_HUB))
+    )
+    _mount_if_used(deployment, marks)
     return {
         "Chart.yaml": _chart("kubeocean-fleet-hub", "The hub of a fleet of clusters."),
-        "values.yaml": _NOTE + _dump(_fleet_values(_HUB)),
-        "templates/_helpers.tpl": _HELPERS,
+        "values.yaml": _NOTE + _dump(_hub_values()),
+        "templates/_helpers.tpl": f"{_HELPERS}\n{_HUB_HELPERS}",
         **_account_files(fleet.hub_objects(), marks),
+        "templates/budget.yaml": marks.text([by_kind["PodDisruptionBudget"]]),
+        "templates/webhook.yaml": marks.text([by_kind["Service"]], condition=_WEBHOOKS),
+        "templates/certificate.yaml": marks.text(
+            [by_kind["Issuer"], by_kind["Certificate"]], condition=_CERTIFICATES
+        ),
         "templates/hub.yaml": marks.text([deployment]),
+    }
+
+
+def _mount_if_used(deployment: Json, marks: _Marks) -> None:
+    """Put the volume of cert-manager's certificate, and its mount, into Helm conditionals."""
+    pod = deployment["spec"]["template"]["spec"]
+    for part, field in ((pod, "volumes"), (_program(deployment), "volumeMounts")):
+        written = {field: part.pop(field)}
+        text = yaml.safe_dump(written, sort_keys=False)
+        lines = "\n".join(f"\t{line}" for line in text.splitlines())
+        part[marks.line(f"{{{{- if {_CERTIFICATES} }}}}\n{lines}\n{{{{- end }}}}")] = ""
+
+
+def _hub_values() -> Json:
+    webhooks = WebhookValues()
+    return _fleet_values(_HUB) | {
+        "enableWebhook": webhooks.enabled,
+        "webhookServiceName": webhooks.service,
+        "webhookClientConnectionType": webhooks.connection,
+        "enableGuardRail": webhooks.guard_rail,
+        "useCertManager": bool(webhooks.certificate_secret),
+        "webhookCertSecretName": CERT_MANAGER_CERTIFICATE,
     }
 
 

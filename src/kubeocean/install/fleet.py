@@ -15,19 +15,21 @@ those for pods (`install.roles`), in a separate role that can be deleted alone.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api import group
-from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS
+from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS, MemberCluster
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
 from kubeocean.api.fleet.names import (
     ADMISSION_POLICIES,
     ADMISSION_POLICY_BINDINGS,
     GUARD_RAIL_WEBHOOKS,
+    HUB_ACCOUNT,
     MUTATING_WEBHOOKS,
+    PROPERTY_CERTIFICATE_AUTHORITY,
     SYSTEM_NAMESPACE,
     VALIDATING_WEBHOOKS,
     WEBHOOK_CERTIFICATES,
@@ -36,15 +38,23 @@ from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, GROUP, Domain
 from kubeocean.install.computing_objects import kept
+from kubeocean.install.fleet_webhooks import (
+    WebhookValues,
+    certificate_objects,
+    mount_certificate,
+    webhook_service,
+)
+from kubeocean.install.limits import disruption_budget
 from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named, worker_labels
 from kubeocean.install.permissions import Permission, Rights, Rule
 from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import container, metrics_flags, pod_spec
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource, Untyped
 
 __all__ = [
+    "DEPLOYMENTS",
     "HUB_ACCOUNT",
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
@@ -53,10 +63,11 @@ __all__ = [
     "agentless_rights",
     "agentless_roles",
     "applier_permissions",
-    "hub_deployment",
     "hub_objects",
     "hub_rights",
+    "hub_workload",
     "identity_name",
+    "join_problem",
     "member_cluster",
     "member_deployment",
     "member_identity",
@@ -65,9 +76,10 @@ __all__ = [
     "token_secret",
 ]
 
-HUB_ACCOUNT: Final = "fleet-hub"
 MEMBER_ACCOUNT: Final = "fleet-member"
 TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+_NAME_VARIABLE: Final = "MEMBER_CLUSTER_NAME"
 _ELECTION_NAMESPACE: Final = "kube-system"  # of the Lease of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
@@ -209,6 +221,39 @@ def member_cluster(member: str, *, heartbeat_s: int) -> Json:
     }
 
 
+def join_problem(
+    name: str, members: Iterable[MemberCluster], agent: Json | None, authority: str
+) -> str:
+    """Return why a cluster must not join as `name`; empty if it may.
+
+    Two agents under one name overwrite each other's reports, and one cluster under two names gets
+    every object twice. `agent` is the Deployment of the agent in the cluster, and `authority` the
+    cluster's certificate authority.
+    """
+    present = {each.name: each for each in members if not each.deleting}
+    own = _member_of(agent) if agent is not None else ""
+    if own and own != name and own in present:
+        return (
+            f"cannot be joined by a cluster that is the member {own}; run kubeocean fleet leave"
+            f" {own} first"
+        )
+    if own != name and name in present:
+        reported = present[name].status.properties.get(PROPERTY_CERTIFICATE_AUTHORITY)
+        if reported is not None and authority and reported.value.strip() != authority.strip():
+            return (
+                "is the name of another cluster of the fleet, with another certificate authority;"
+                f" choose another name, or run kubeocean fleet leave {name} first"
+            )
+    return ""
+
+
+def _member_of(agent: Json) -> str:
+    """Return the name of the member that the Deployment of an agent serves."""
+    variables = agent["spec"]["template"]["spec"]["containers"][0].get("env") or ()
+    named = (each.get("value", "") for each in variables if each["name"] == _NAME_VARIABLE)
+    return next(named, "")
+
+
 def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
     """Return the Secret of a member that holds its token for the hub."""
     data = {"token": base64.b64encode(token.encode()).decode()}
@@ -231,10 +276,27 @@ class HubConnection:
         return cls(member, server or access.server, access.ca, access.insecure)
 
 
-def hub_deployment(values: Values) -> Json:
+def hub_workload(values: Values, webhooks: WebhookValues | None = None) -> list[Json]:
+    """Return the objects that run a hub and make its webhooks reachable; its Deployment is last."""
+    webhooks = webhooks or WebhookValues()
+    selector, own = {group.APP_NAME: HUB_ACCOUNT}, labels(values.domain)
+    objects = [disruption_budget(HUB_ACCOUNT, SYSTEM_NAMESPACE, selector, labels=own)]
+    if webhooks.enabled:
+        objects.append(webhook_service(webhooks, selector, labels=own))
+    if webhooks.enabled and webhooks.certificate_secret:
+        objects += certificate_objects(webhooks, labels=own)
+    return [*objects, _hub_deployment(values, webhooks)]
+
+
+def _hub_deployment(values: Values, webhooks: WebhookValues) -> Json:
     """Return the Deployment of a hub."""
-    arguments = ["hub", *_common(values), f"--zap-log-level={values.log_level}"]
-    return _deployment(values, HUB_ACCOUNT, container(values, "fleet", arguments))
+    arguments = ["hub", *_common(values), *webhooks.flags, f"--zap-log-level={values.log_level}"]
+    program = container(values, "fleet", arguments)
+    program["ports"].append(webhooks.port)
+    deployment = _deployment(values, HUB_ACCOUNT, program)
+    if webhooks.enabled and webhooks.certificate_secret:
+        mount_certificate(deployment["spec"]["template"]["spec"], webhooks.certificate_secret)
+    return deployment
 
 
 def member_deployment(values: Values, connection: HubConnection) -> Json:
@@ -246,7 +308,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
         f"--zap-log-level={values.log_level}",
     ]
     env = [
-        {"name": "MEMBER_CLUSTER_NAME", "value": connection.member},
+        {"name": _NAME_VARIABLE, "value": connection.member},
         {"name": "HUB_SERVER_URL", "value": connection.server},
     ]
     if connection.insecure:

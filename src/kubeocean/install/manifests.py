@@ -16,8 +16,8 @@ from kubeocean.install.charts import computing_chart, hub_chart, member_chart, w
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.fleet import (
     HubConnection,
-    hub_deployment,
     hub_objects,
+    hub_workload,
     member_deployment,
     member_objects,
 )
@@ -44,7 +44,7 @@ def render() -> dict[str, str]:
     }
     files |= _kustomize("computing", computing_objects(Values()))
     files |= _kustomize("worker", worker_objects(WorkerValues()))
-    files |= _kustomize("fleet-hub", [*hub_objects(), hub_deployment(Values())])
+    files |= _kustomize("fleet-hub", [*hub_objects(), *hub_workload(Values())])
     member = member_deployment(Values(), SAMPLE_CONNECTION)
     files |= _kustomize("fleet-member", [*member_objects(), member])
     rules = yaml.safe_dump(alert_rules(DEFAULT), sort_keys=False, width=1000)

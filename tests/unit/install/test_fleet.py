@@ -5,6 +5,11 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from kubeocean.api.fleet.clusters import MemberCluster
+from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.install.fleet import (
     HubConnection,
@@ -12,9 +17,10 @@ from kubeocean.install.fleet import (
     agentless_rights,
     agentless_roles,
     applier_permissions,
-    hub_deployment,
     hub_objects,
     hub_rights,
+    hub_workload,
+    join_problem,
     member_cluster,
     member_deployment,
     member_identity,
@@ -22,6 +28,7 @@ from kubeocean.install.fleet import (
     member_rights,
     token_secret,
 )
+from kubeocean.install.fleet_webhooks import WebhookValues
 from kubeocean.install.object_parts import title
 from kubeocean.install.permissions import Rights
 from kubeocean.install.roles import ALL_ADD_ONS, worker_rights
@@ -43,7 +50,7 @@ def environment(deployment: Json) -> dict[str, str]:
 
 
 def test_programs_understand_their_arguments() -> None:
-    hub = program(hub_deployment(Values()))["args"]
+    hub = program(hub_workload(Values())[-1])["args"]
     assert hub[:2] == ["fleet", "hub"]
     assert parse(HubSettings, hub[2:]) is not None
     connection = HubConnection.from_access("a", ACCESS)
@@ -52,6 +59,52 @@ def test_programs_understand_their_arguments() -> None:
     settings = parse(MemberSettings, member[2:])
     assert settings is not None
     assert str(settings.token_secret) == "fleet-system/hub-kubeconfig-secret"
+
+
+@pytest.mark.parametrize("connection", ["service", "url"])
+def test_api_servers_reach_webhooks_by_the_service(connection: str) -> None:
+    """Registered name and port are those of the Service, which leads to the port of the hub."""
+    values = WebhookValues(service="hooks", connection=connection)
+    _, service, deployment = hub_workload(Values(), values)
+    hub = program(deployment)
+    settings = parse(HubSettings, hub["args"][2:])
+    assert settings is not None
+    webhooks = settings.admission(SYSTEM_NAMESPACE).webhooks
+    assert webhooks is not None
+    (port,) = service["spec"]["ports"]
+    registered = webhooks.endpoint(b"").client_config("/path")
+    meta = service["metadata"]
+    if connection == "service":
+        name, namespace = registered["service"]["name"], registered["service"]["namespace"]
+        assert (name, namespace) == (meta["name"], meta["namespace"])
+        assert registered["service"]["port"] == port["port"]
+    else:
+        host = f"{meta['name']}.{meta['namespace']}.svc.cluster.local"
+        assert registered["url"] == f"https://{host}:{port['port']}/path"
+    assert meta["name"] in webhooks.names[0]  # of the certificate
+    (target,) = [each for each in hub["ports"] if each["name"] == port["targetPort"]]
+    assert target["containerPort"] == webhooks.address.port
+    template = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= template.items()
+
+
+def test_a_certificate_of_cert_manager_is_where_the_hub_reads_it() -> None:
+    *_, issuer, certificate, deployment = hub_workload(
+        Values(), WebhookValues(certificate_secret="s")
+    )
+    settings = parse(HubSettings, program(deployment)["args"][2:])
+    assert settings is not None
+    webhooks = settings.admission(SYSTEM_NAMESPACE).webhooks
+    assert webhooks is not None
+    (mount,) = program(deployment)["volumeMounts"]
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    assert mount["mountPath"] == webhooks.certificate_directory
+    assert volume["secret"]["secretName"] == certificate["spec"]["secretName"] == "s"
+    assert certificate["spec"]["issuerRef"]["name"] == issuer["metadata"]["name"]
+    assert set(webhooks.names) == set(certificate["spec"]["dnsNames"])
+    # cert-manager injects the authority of this Certificate into the webhook configurations.
+    name = f"{SYSTEM_NAMESPACE}/{certificate['metadata']['name']}"
+    assert webhooks.annotations == {"cert-manager.io/inject-ca-from": name}
 
 
 def test_a_member_reaches_the_hub_as_its_administrator_does() -> None:
@@ -75,6 +128,37 @@ def test_a_member_has_an_identity_of_its_own() -> None:
     identity = member_cluster("a", heartbeat_s=15)["spec"]["identity"]
     account = member_identity("a")["metadata"]
     assert (identity["name"], identity["namespace"]) == (account["name"], account["namespace"])
+
+
+def member(name: str, authority: str = "", *, deleting: bool = False) -> MemberCluster:
+    property_ = {"value": authority, "observationTime": "2026-01-01T00:00:00Z"}
+    meta: Json = {"name": name, "uid": name}
+    if deleting:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    status = {"properties": {"k8s.io/cluster-certificate-authority-data": property_}}
+    body = member_cluster(name, heartbeat_s=15) | {"metadata": meta}
+    return msgspec.convert(body | ({"status": status} if authority else {}), MemberCluster)
+
+
+def test_a_cluster_joins_under_one_name_and_a_name_is_of_one_cluster() -> None:
+    agent = member_deployment(Values(), HubConnection.from_access("a", ACCESS))
+    joined = [member("a", "PEM of a"), member("b")]
+    assert join_problem("a", joined, agent, "PEM of a") == ""  # renews the token
+    assert join_problem("c", [], None, "PEM") == ""
+    assert "run kubeocean fleet leave a first" in join_problem("c", joined, agent, "PEM of a")
+    # A member that has left, or leaves, may come back under another name.
+    assert join_problem("c", [member("b")], agent, "PEM of a") == ""
+    assert join_problem("c", [member("a", deleting=True)], agent, "PEM of a") == ""
+    assert "is the name of another cluster" in join_problem("a", joined, None, "PEM of another")
+    # KubeFleet's agent runs in the same cluster, and Kubeocean's takes its place.
+    assert join_problem("a", joined, None, "PEM of a\n") == ""
+    assert join_problem("b", joined, None, "PEM of another") == ""  # b has not joined yet
+
+
+def test_an_agent_without_a_name_is_of_no_member() -> None:
+    agent = member_deployment(Values(), HubConnection.from_access("a", ACCESS))
+    agent["spec"]["template"]["spec"]["containers"][0]["env"] = []
+    assert join_problem("b", [member("a")], agent, "") == ""
 
 
 def test_a_token_is_stored_under_kubefleets_name() -> None:

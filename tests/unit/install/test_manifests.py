@@ -13,12 +13,13 @@ from kubeocean.api.group import TAPESTRY
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.fleet import (
     HubConnection,
-    hub_deployment,
     hub_objects,
+    hub_workload,
     member_deployment,
     member_objects,
     token_secret,
 )
+from kubeocean.install.fleet_webhooks import WebhookValues
 from kubeocean.install.manifests import SAMPLE_CONNECTION, render
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
@@ -276,8 +277,8 @@ def test_helm_refuses_an_unknown_size(helm: Path) -> None:
 # The charts and manifests of a fleet
 
 
-def hub_installation(values: Values) -> list[Json]:
-    return [*hub_objects(), hub_deployment(values)]
+def hub_installation(values: Values, webhooks: WebhookValues | None = None) -> list[Json]:
+    return [*hub_objects(), *hub_workload(values, webhooks)]
 
 
 def member_installation(values: Values, connection: HubConnection) -> list[Json]:
@@ -348,6 +349,37 @@ def test_helm_renders_the_objects_of_a_fleet_with_other_values(helm: Path) -> No
     without = templated(helm, "kubeocean-fleet-hub", "crd.enabled=false", "namespace.create=false")
     kinds = {title.partition(" ")[0] for title in without}
     assert not kinds & {"CustomResourceDefinition", "Namespace"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "webhooks"),
+    [
+        (("enableWebhook=false",), WebhookValues(enabled=False)),
+        (
+            ("enableGuardRail=true", "webhookServiceName=hooks", "webhookClientConnectionType=url"),
+            WebhookValues(guard_rail=True, service="hooks", connection="url"),
+        ),
+        (
+            ("useCertManager=true", "webhookCertSecretName=hook-certificate"),
+            WebhookValues(certificate_secret="hook-certificate"),
+        ),
+    ],
+    ids=["off", "guard rail by URL", "cert-manager"],
+)
+def test_helm_renders_the_webhooks_of_a_hub(
+    helm: Path, settings: tuple[str, ...], webhooks: WebhookValues
+) -> None:
+    given = templated(helm, "kubeocean-fleet-hub", *settings)
+    assert given == comparable(hub_installation(Values(), webhooks))
+
+
+def test_helm_refuses_an_unknown_connection_to_webhooks(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean-fleet-hub"
+    wrong = "webhookClientConnectionType=magic"
+    words = [helm, "template", "r", where, "--kube-version", "1.34.0", "--set", wrong]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert 'webhookClientConnectionType: must be service or url (got "magic")' in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,3 +13,11 @@
 {{- fail (printf "size: must be small, medium or large (got %q)" .root.Values.size) }}
 {{- end }}
 {{- end }}
+
+{{- define "kubeocean.connection" -}}
+{{- $type := .Values.webhookClientConnectionType -}}
+{{- if not (has $type (list "service" "url")) }}
+{{- fail (printf "webhookClientConnectionType: must be service or url (got %q)" $type) }}
+{{- end -}}
+{{ $type }}
+{{- end }}

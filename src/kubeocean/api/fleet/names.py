@@ -37,6 +37,7 @@ __all__ = [
     "ANNOTATION_SUB_INDEX",
     "ANNOTATION_WORK_FINALIZER",
     "BEFORE_STAGE",
+    "CERT_MANAGER_CERTIFICATE",
     "CLUSTER_MANAGER",
     "CORDON_TAINT_KEY",
     "CORDON_TAINT_VALUE",
@@ -52,6 +53,7 @@ __all__ = [
     "FINALIZER_SCHEDULER",
     "FINALIZER_WORK",
     "GUARD_RAIL_WEBHOOKS",
+    "HUB_ACCOUNT",
     "LABEL_CLUSTER_MANAGER",
     "LABEL_ENVELOPE_NAME",
     "LABEL_ENVELOPE_NAMESPACE",
@@ -86,6 +88,9 @@ __all__ = [
     "VARIABLE_CLUSTER_LABEL",
     "VARIABLE_CLUSTER_NAME",
     "WEBHOOK_CERTIFICATES",
+    "WEBHOOK_CERTIFICATE_DIRECTORY",
+    "WEBHOOK_PORT",
+    "WEBHOOK_SERVICE",
     "WORKLOAD_POLICY",
     "approval_request",
     "binding",
@@ -228,6 +233,11 @@ MUTATING_WEBHOOKS: Final = "fleet-mutating-webhook-configuration"
 VALIDATING_WEBHOOKS: Final = "fleet-validating-webhook-configuration"
 GUARD_RAIL_WEBHOOKS: Final = "fleet-guard-rail-webhook-configuration"
 WEBHOOK_CERTIFICATES: Final = "fleet-webhook-certificates"  # a Secret
+WEBHOOK_CERTIFICATE_DIRECTORY: Final = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108
+CERT_MANAGER_CERTIFICATE: Final = "fleet-webhook-server-cert"
+WEBHOOK_SERVICE: Final = "fleetwebhook"
+WEBHOOK_PORT: Final = 9443
+HUB_ACCOUNT: Final = "fleet-hub"  # of the hub's ServiceAccount, roles and Deployment; ours
 SERVICE_ACCOUNT_POLICY: Final = "deny-serviceaccounts-and-tokenrequests-in-reserved-namespaces"
 WORKLOAD_POLICY: Final = "deny-pods-and-replicasets-outside-reserved-namespaces"
 ADMISSION_POLICIES: Final = (SERVICE_ACCOUNT_POLICY, WORKLOAD_POLICY)

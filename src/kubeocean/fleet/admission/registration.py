@@ -17,6 +17,7 @@ from kubeocean.api.fleet.names import (
     ADMISSION_POLICIES,
     ADMISSION_POLICY_BINDINGS,
     GUARD_RAIL_WEBHOOKS,
+    HUB_ACCOUNT,
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
 )
@@ -32,7 +33,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES, SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
 
 __all__ = ["Registration"]
 
@@ -58,6 +59,9 @@ _BINDINGS: Final = Resource(
     "ValidatingAdmissionPolicyBinding",
     False,
     Untyped,
+)
+_CLUSTER_ROLES: Final = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False, Object
 )
 _NAMES: Final = {
     _MUTATING: frozenset({MUTATING_WEBHOOKS}),
@@ -94,7 +98,6 @@ class Registration:
         self._clock = clock or RealClock()
         metrics = metrics or Metrics()
         self._is_registered = False
-        self._owner: Json | None = None
         self._stored: dict[Resource[Untyped], Informer[Untyped]] = {
             resource: Informer(
                 client,
@@ -227,23 +230,37 @@ class Registration:
     # Objects
 
     async def _configurations(self, settings: WebhookSettings, bundle: bytes | None) -> list[Json]:
-        """Return the desired webhook configurations, owned by the hub's Namespace if it exists."""
-        if self._owner is None:
-            with suppress(NotFound):
-                namespace = await self._client.get(NAMESPACES, settings.namespace)
-                self._owner = {
-                    "apiVersion": "v1",
-                    "kind": NAMESPACES.kind,
-                    "name": namespace.name,
-                    "uid": namespace.uid,
-                }
+        """Return the desired webhook configurations, with their owner if it exists."""
+        owner = await self._owner(settings.namespace)
         documents = configurations(settings.endpoint(bundle), settings.webhooks)
         for document in documents:
-            if self._owner is not None:
-                document["metadata"]["ownerReferences"] = [self._owner]
+            if owner is not None:
+                document["metadata"]["ownerReferences"] = [owner]
             if settings.annotations:
                 document["metadata"]["annotations"] = settings.annotations
         return documents
+
+    async def _owner(self, namespace: str) -> Json | None:
+        """Return a reference to the hub's ClusterRole, or else to its Namespace.
+
+        Webhooks that no process serves refuse requests. A hub that is uninstalled loses its
+        ClusterRole: the garbage collector then deletes the configurations, and a replica that still
+        runs is not allowed to create them again.
+        """
+        owners: tuple[tuple[Resource[Any], str], ...] = (
+            (_CLUSTER_ROLES, HUB_ACCOUNT),
+            (NAMESPACES, namespace),
+        )
+        for resource, name in owners:
+            with suppress(NotFound):
+                owner = await self._client.get(resource, name)
+                return {
+                    "apiVersion": resource.api_version,
+                    "kind": resource.kind,
+                    "name": owner.name,
+                    "uid": owner.uid,
+                }
+        return None
 
     def _policies(self) -> list[Json]:
         policies = self._settings.policies

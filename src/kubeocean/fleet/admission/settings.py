@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import urlsplit
 
-from kubeocean.api.fleet.names import WEBHOOK_CERTIFICATES
+from kubeocean.api.fleet.names import CERT_MANAGER_CERTIFICATE, WEBHOOK_CERTIFICATES
 from kubeocean.fleet.admission.configurations import WebhookEndpoint, WebhookSet
 from kubeocean.fleet.admission.guard_rail import GuardRail
 from kubeocean.fleet.admission.policies import PolicyConfig
 from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.objects import Key
 
-__all__ = ["CERTIFICATE_DIRECTORY", "AdmissionSettings", "WebhookSettings"]
-
-CERTIFICATE_DIRECTORY: Final = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - KubeFleet's
-_CERT_MANAGER_CERTIFICATE: Final = "fleet-webhook-server-cert"
+__all__ = ["AdmissionSettings", "WebhookSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class WebhookSettings:
         """Annotations of webhook configurations: where cert-manager takes the authority from."""
         if not self.certificate_directory:
             return {}
-        return {"cert-manager.io/inject-ca-from": f"{self.namespace}/{_CERT_MANAGER_CERTIFICATE}"}
+        return {"cert-manager.io/inject-ca-from": f"{self.namespace}/{CERT_MANAGER_CERTIFICATE}"}
 
     @property
     def webhooks(self) -> WebhookSet:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from kubeocean import __version__
@@ -30,7 +31,7 @@ from kubeocean.api.fleet.names import (
     ANNOTATION_WORK_FINALIZER,
     member_namespace,
 )
-from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound
+from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound, Unauthorized
 from kubeocean.fleet.agent import report
 from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
@@ -74,6 +75,7 @@ class MemberAgent:
 
     - `new_applier`: returns an applier of Works; None if Works are not applied. A ConfigError that
       `new_applier` raises is shown in the condition Joined, and each heartbeat calls it again.
+    - `refused`: returns, for the log, which credential the hub refused at a time, and why.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class MemberAgent:
         collector: Collector,
         *,
         new_applier: NewApplier | None = None,
+        refused: Callable[[datetime], str] | None = None,
         instance: str = "",
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -91,6 +94,7 @@ class MemberAgent:
         clock, metrics = clock or RealClock(), metrics or Metrics()
         self._hub, self._member, self._collector, self._clock = hub, member, collector, clock
         self._new_applier = new_applier
+        self._refused = refused
         self._key = Key(member_namespace(name), name)
         self._running: _RunningApplier | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -149,7 +153,10 @@ class MemberAgent:
         except (ApiError, TimeoutError) as error:
             # No growing delay: a hub that answers again gets the next heartbeat at once.
             delay_s = min(float(internal.spec.heartbeat_period_seconds), _RETRY_S)
-            _log.warning("Failed to report to the hub", error=str(error), retry_in_s=delay_s)
+            fields = {"error": str(error), "retry_in_s": delay_s}
+            if isinstance(error, Unauthorized) and self._refused is not None:
+                fields["reason"] = self._refused(self._clock.now())
+            _log.warning("Failed to report to the hub", **fields)
             return After(delay_s)
 
     # Joining

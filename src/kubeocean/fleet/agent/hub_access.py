@@ -128,14 +128,14 @@ def _with_pair(
         raise ConfigError(problem, source=str(certificate))
     if problem := key_problem(pem, secret):
         raise ConfigError(problem, source=str(key))
-    return replace(access, certificate=pem, private_key=secret)
+    return replace(access, certificate=pem, private_key=secret, origin=str(certificate))
 
 
 def _with_token(access: Access, path: Path, read: Callable[[Path], bytes]) -> Access:
     token = _content(path, read).decode("utf-8", "replace").strip()
     if problem := token_problem(token):
         raise ConfigError(problem, source=str(path))
-    return replace(access, token=Secret(token))
+    return replace(access, token=Secret(token), origin=str(path))
 
 
 def _content(path: Path, read: Callable[[Path], bytes]) -> bytes:

@@ -15,17 +15,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+from cryptography import x509
 
 from kubeocean.errors import ApiError, ConfigError
 from kubeocean.runtime.access import Access, token_problem
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.kinds import SECRETS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.redaction import Secret
 
-__all__ = ["SecretTokenAccess", "TokenLife", "token_life"]
+__all__ = ["SecretTokenAccess", "TokenLife", "refused_credential", "token_life"]
 
 _FIELD: Final = "token"
 _HOUR_S: Final = 3600.0
@@ -70,6 +71,26 @@ def token_life(token: str, now: datetime) -> TokenLife | None:
         return TokenLife(begin, datetime.fromtimestamp(claims.exp, UTC))
     except (binascii.Error, msgspec.DecodeError, ValueError, OverflowError, OSError):
         return None
+
+
+def refused_credential(access: Access, now: datetime) -> str:
+    """Return which credential the hub refused, whether it has expired, and what to do."""
+    end: datetime | None
+    if access.token is not None:
+        kind, life = "token", token_life(access.token.reveal(), now)
+        end = life.end if life is not None else None
+    elif access.certificate is not None:
+        kind = "client certificate"
+        end = x509.load_pem_x509_certificate(access.certificate).not_valid_after_utc
+    else:
+        return f"no token could be read from {access.origin}; store one there"
+    if end is None:
+        reason = "is not accepted"
+    elif end <= now:
+        reason = f"expired at {text_of(end)}"
+    else:
+        reason = f"is not accepted, although it is valid until {text_of(end)}"
+    return f"the {kind} of {access.origin} {reason}; replace it, and the agent reads the new one"
 
 
 class SecretTokenAccess:

@@ -186,7 +186,9 @@ class MemberClusters:
                 return Done()
             case MembershipStep.REFUSE:
                 member = await self._complete_metadata(member)
-                await self._report(member, None, problem=plan.message)
+                internal = objects.internal
+                is_own = internal is not None and is_controlled_by(internal, member)
+                await self._report(member, internal if is_own else None, problem=plan.message)
                 return Stuck(MemberReason.NOT_READY_TO_JOIN, plan.message)
             case MembershipStep.AWAIT_NAMESPACE:
                 return await self._await_namespace(member, objects, plan)

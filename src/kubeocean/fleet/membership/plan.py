@@ -12,11 +12,13 @@
     live, no namespace can have its name                                             REFUSE
     live                             foreign                                         REFUSE
     live                             of a dead MemberCluster  or terminating         AWAIT_NAMESPACE
+    live                             ours, with a part that another controller owns  REFUSE
     live                             absent or ours                                  JOIN
 
-A namespace is foreign if it lacks the fleet's label or has another controlling owner. Foreign
-namespaces are neither written nor deleted. A namespace of an earlier MemberCluster of that name is
-left to the garbage collector: the cache may be older than the MemberCluster that controls it.
+The parts are the Role, the RoleBinding and the InternalMemberCluster. A namespace is foreign if it
+lacks the fleet's label or has another controlling owner. Foreign namespaces are neither written nor
+deleted. A namespace of an earlier MemberCluster of that name is left to the garbage collector: the
+cache may be older than the MemberCluster that controls it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kubeocean.api.fleet.clusters import (
+    INTERNAL_MEMBER_CLUSTERS,
     MEMBER_CLUSTERS,
     AgentStatus,
     MemberCluster,
@@ -43,9 +46,9 @@ from kubeocean.api.fleet.names import (
     member_namespace,
 )
 from kubeocean.fleet.health import stored_instant
-from kubeocean.fleet.membership.forge import HubObjects
+from kubeocean.fleet.membership.forge import ROLE_BINDINGS, ROLES, HubObjects
 from kubeocean.runtime.kinds import Namespace
-from kubeocean.runtime.objects import controller_of, find_condition
+from kubeocean.runtime.objects import Object, controller_of, find_condition
 
 __all__ = [
     "LONGEST_MEMBER_NAME",
@@ -58,6 +61,7 @@ __all__ = [
 ]
 
 LONGEST_MEMBER_NAME: Final = 63 - len(MEMBER_NAMESPACE_PREFIX)
+_OWNER_KIND: Final = MEMBER_CLUSTERS.kind
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -96,7 +100,7 @@ def plan_member(
         return _plan_leave(member, objects, expected, force_wait, now)
     if problem := name_problem(member.name):
         return MembershipPlan(MembershipStep.REFUSE, problem)
-    return _plan_join(member, objects.namespace)
+    return _plan_join(member, objects)
 
 
 def name_problem(name: str) -> str:
@@ -114,7 +118,8 @@ def name_problem(name: str) -> str:
     return ""
 
 
-def _plan_join(member: MemberCluster, namespace: Namespace | None) -> MembershipPlan:
+def _plan_join(member: MemberCluster, objects: HubObjects) -> MembershipPlan:
+    namespace = objects.namespace
     if namespace is None:
         return MembershipPlan(MembershipStep.JOIN)
     if _belonged_to_earlier(namespace, member):
@@ -132,7 +137,30 @@ def _plan_join(member: MemberCluster, namespace: Namespace | None) -> Membership
     if namespace.deleting:
         message = f"the namespace {namespace.name} is being deleted; waiting to create it anew"
         return MembershipPlan(MembershipStep.AWAIT_NAMESPACE, message)
+    if problem := _foreign_part(member, objects):
+        return MembershipPlan(MembershipStep.REFUSE, problem)
     return MembershipPlan(MembershipStep.JOIN)
+
+
+def _foreign_part(member: MemberCluster, objects: HubObjects) -> str:
+    """Return which object of the member another controller owns; empty if none.
+
+    An object of an earlier MemberCluster of this name is the hub's own.
+    """
+    parts: tuple[tuple[str, Object | None], ...] = (
+        (ROLES.kind, objects.role),
+        (ROLE_BINDINGS.kind, objects.role_binding),
+        (INTERNAL_MEMBER_CLUSTERS.kind, objects.internal),
+    )
+    for kind, part in parts:
+        owner = controller_of(part) if part is not None else None
+        if part is None or owner is None or (owner.kind, owner.name) == (_OWNER_KIND, member.name):
+            continue
+        return (
+            f"the {kind} {part.namespace}/{part.name} belongs to the {owner.kind} {owner.name}, not"
+            " to the fleet; delete it, or join with another name"
+        )
+    return ""
 
 
 def _plan_leave(
@@ -197,7 +225,7 @@ def _belonged_to_earlier(namespace: Namespace, member: MemberCluster) -> bool:
     owner = controller_of(namespace)
     return (
         owner is not None
-        and owner.kind == MEMBER_CLUSTERS.kind
+        and owner.kind == _OWNER_KIND
         and owner.name == member.name
         and owner.uid != member.uid
     )

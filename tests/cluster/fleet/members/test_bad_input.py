@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
-from kubeocean.api.fleet.names import member_namespace
+from kubeocean.api.fleet.names import member_namespace, member_role
 from kubeocean.fleet.extensions import OURS, UPSTREAM, Extensions
+from kubeocean.fleet.membership.forge import ROLES
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NAMESPACES
 from kubeocean.runtime.transport import Request
@@ -49,6 +50,27 @@ async def test_a_foreign_namespace_outlives_its_member(env: FleetEnv) -> None:
     stored = await env.hub.get(NAMESPACES, member_namespace(name))
     assert stored.uid == foreign.uid
     assert not stored.deleting
+
+
+async def test_a_foreign_role_in_the_namespace_is_reported_and_left_alone(env: FleetEnv) -> None:
+    """A stranger's controller owns an object with the name of the member's Role."""
+    async with env.hub_running():
+        name = (await env.join()).name
+        await env.wait_for(name, "ReadyToJoin", "True")
+    space, role = member_namespace(name), member_role(name)
+    await env.hub.delete(ROLES, role, space, uid=None)
+    namespace = await env.hub.get(NAMESPACES, space)
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": space, "uid": namespace.uid}
+    meta = {"name": role, "namespace": space, "ownerReferences": [owner | {"controller": True}]}
+    foreign = await env.hub.create(ROLES, {"metadata": meta, "rules": []})
+    hub = Faults()
+    async with env.hub_running(hub):
+        condition = await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
+        assert role in condition.message
+        await quiet(hub)
+        assert (await env.hub.get(ROLES, role, space)).resource_version == foreign.resource_version
+        await env.hub.delete(ROLES, role, space, uid=foreign.uid)
+        await env.wait_for(name, "ReadyToJoin", "True")
 
 
 @pytest.mark.parametrize("extensions", [OURS, UPSTREAM], ids=["ours", "upstream"])

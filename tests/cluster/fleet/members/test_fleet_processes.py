@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.api.fleet.names import SYSTEM_NAMESPACE, member_namespace
+from kubeocean.errors import NotFound
 from kubeocean.install.fleet import MEMBER_ACCOUNT
+from kubeocean.runtime.kinds import NAMESPACES
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from support.commands import Home
 from support.fleet_env import FleetEnv
@@ -16,6 +20,7 @@ from support.fleet_process import HASTY, fleet_process
 from support.syncer_process import LEASE_S
 from support.wait import until
 
+SUCCESSION_S = LEASE_S + 90
 READS = ("get", "list", "watch")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 
@@ -62,6 +67,48 @@ async def test_one_hub_leads_and_a_paused_leader_writes_nothing_more(
     assert refused == []
 
 
+async def test_processes_killed_in_the_middle_of_join_and_leave_are_replaced(
+    env: FleetEnv, tmp_path: Path
+) -> None:
+    name = env.new_name()
+
+    @asynccontextmanager
+    async def both(number: int) -> AsyncIterator[None]:
+        """A hub and an agent; both are killed at the end of the block."""
+        words = (*HASTY, f"--hub-kubeconfig={env.identity(name)}")
+        async with (
+            fleet_process(
+                "hub", f"hub-{number}", *HASTY, kubeconfig=env.hub_account, directory=tmp_path
+            ),
+            fleet_process(
+                "member",
+                f"agent-{number}",
+                *words,
+                kubeconfig=env.member_cluster.kubeconfig,
+                directory=tmp_path,
+                environ={"MEMBER_CLUSTER_NAME": name},
+            ),
+        ):
+            yield
+
+    async with both(1):
+        await env.join(name)
+        await until(lambda: exists(env, name), within=SUCCESSION_S)
+    async with both(2):
+        await env.wait_for(name, "Joined", "True", within=SUCCESSION_S)
+        await env.leave(name)
+    async with both(3):
+        await until(lambda: env.is_gone(name), within=SUCCESSION_S)
+
+
+async def exists(env: FleetEnv, name: str) -> bool:
+    """Whether the hub has made at least the namespace of a member."""
+    with suppress(NotFound):
+        await env.hub.get(NAMESPACES, member_namespace(name))
+        return True
+    return False
+
+
 async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
     env: FleetEnv, home: Home, tmp_path: Path
 ) -> None:
@@ -94,6 +141,10 @@ async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
             view = await shown()
             assert (view["state"], view["healthy"]) == ("Joined", "True")
             assert view["version"].startswith("v1.")
+            second = await fleet("join", f"{name}-2", "--kubeconfig", member, "--no-wait", code=2)
+            assert f"run kubeocean fleet leave {name} first" in second
+            taken = await fleet("join", name, "--kubeconfig", hub, "--no-wait", code=2)
+            assert "is the name of another cluster of the fleet" in taken
             await fleet("cordon", name)
             assert "was cordoned already" in await fleet("cordon", name)
             assert (await shown())["taints"] == ["cordon-key=cordon-value:NoSchedule"]
@@ -124,6 +175,17 @@ async def test_wrong_usage_is_refused_before_anything_is_written(env: FleetEnv, 
     absent = await home.run("fleet", "leave", "no-such-member", "--hub-kubeconfig", hub)
     assert absent.code == 2
     assert "is no member of the fleet" in absent.err
+    member = str(env.member_cluster.kubeconfig)
+    for words in (
+        ("clusters",),
+        ("clusters", "a"),
+        ("cordon", "a"),
+        ("leave", "a"),
+        ("join", "a", "--kubeconfig", member, "--no-wait"),
+    ):
+        no_hub = await home.run("fleet", *words, "--hub-kubeconfig", member)
+        assert no_hub.code == 2, words
+        assert "the cluster is no hub of a fleet" in no_hub.err
 
 
 async def test_a_member_without_a_name_does_not_start(env: FleetEnv, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -13,11 +14,14 @@ from kubeocean.fleet.extensions import UPSTREAM
 from kubeocean.runtime.controller import After
 from kubeocean.runtime.objects import Key, find_condition
 from support.controller_env import quiet
-from support.faults import Faults, reads, writes
+from support.faults import Faults, SkewedClock, reads, writes
 from support.fleet_env import FleetEnv
 from support.wait import until
 
 THRESHOLD = timedelta(seconds=3)
+FACTOR = 60.0
+REFUSED_S = 600.0
+MOST_PER_MINUTE = 20  # requests to one path
 
 
 async def control_plane(env: FleetEnv, name: str) -> tuple[str, str]:
@@ -110,19 +114,38 @@ async def test_a_member_that_never_answered_joins_and_recovers(env: FleetEnv) ->
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 503])
-async def test_an_agent_recovers_from_a_hub_that_refuses(env: FleetEnv, status: int) -> None:
-    hub = Faults()
-    async with env.hub_running(threshold=THRESHOLD):
-        name = (await env.join()).name
-        async with env.agent_running(name, hub):
+async def test_a_fleet_recovers_from_a_hub_that_refuses_for_minutes(
+    env: FleetEnv, status: int
+) -> None:
+    """The hub's API server refuses the agent, and then the controllers of the hub as well."""
+    clock, agent, hub = SkewedClock(rate=FACTOR), Faults(), Faults()
+    async with env.hub_running(hub, clock=clock):
+        name = (await env.join(heartbeat_s=60)).name
+        async with env.agent_running(name, agent, clock=clock):
             await env.wait_for(name, "Healthy", "True")
-            hub.answer(status, times=1_000)
-            hub.cut()
-            sent = len(hub.requests)
+            refuse(agent, status)
+            began = clock.monotonic()
             await env.wait_for(name, "Healthy", "Unknown", "HeartbeatLost")
-            assert len(hub.requests) - sent < 100  # it backs off
-            hub.heal()
+            refuse(hub, status)
+            other = (await env.join(heartbeat_s=60)).name
+            await until(lambda: clock.monotonic() > began + REFUSED_S)
+            minutes = (clock.monotonic() - began) / 60
+            for faults in (agent, hub):
+                most = Counter((each.method, each.path) for each in faults.requests).most_common(1)
+                assert most[0][1] < MOST_PER_MINUTE * minutes, most
+                faults.heal()
+            await env.wait_for(other, "ReadyToJoin", "True")
             await env.wait_for(name, "Healthy", "True")
+            joined = await env.condition(name, "Joined")
+            assert joined is not None
+            assert joined.status == "True"
+
+
+def refuse(faults: Faults, status: int) -> None:
+    """Answer all requests with a status, until healed; end the open watches."""
+    faults.answer(status, times=1_000_000)
+    faults.cut()
+    faults.requests.clear()
 
 
 async def test_a_failed_heartbeat_is_repeated_after_one_period(env: FleetEnv) -> None:

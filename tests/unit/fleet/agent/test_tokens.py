@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.fleet.agent.tokens import SecretTokenAccess, token_life
+from kubeocean.fleet.agent.tokens import SecretTokenAccess, refused_credential, token_life
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.objects import Key
+from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import Response
 from support.scripted_transport import Scripted, answer
@@ -121,3 +123,25 @@ def test_the_life_of_a_token() -> None:
 @given(st.one_of(st.text(), st.builds("{}.{}.{}".format, st.text(), st.text(), st.text())))
 def test_any_text_can_be_a_token(text: str) -> None:
     token_life(text, NOW)
+
+
+def test_a_refusal_names_the_credential_and_its_end() -> None:
+    def refusal(token: str | None) -> str:
+        secret = Secret(token) if token is not None else None
+        return refused_credential(Access("https://hub", token=secret, origin="/run/token"), NOW)
+
+    old = refusal(jwt(NOW - timedelta(hours=2), NOW - timedelta(hours=1)))
+    assert old.startswith("the token of /run/token expired at 20")
+    assert "replace it" in old
+    revoked = refusal(jwt(NOW, NOW + timedelta(hours=1)))
+    assert "the token of /run/token is not accepted, although it is valid until" in revoked
+    assert "the token of /run/token is not accepted; replace it" in refusal("opaque")
+    assert refusal(None) == "no token could be read from /run/token; store one there"
+
+
+def test_a_refusal_names_a_client_certificate() -> None:
+    clock = VirtualClock(NOW - timedelta(days=3))
+    issued = LocalAuthority.create("ca", clock=clock).issue(Subject("agent", client=True), days=1)
+    access = Access("https://hub", certificate=issued.certificate, origin="/run/client.crt")
+    text = refused_credential(access, NOW)
+    assert text.startswith("the client certificate of /run/client.crt expired at ")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
-from kubeocean.fleet.membership.forge import HubObjects
+from kubeocean.fleet.membership.forge import HubObjects, Role, RoleBinding
 from kubeocean.fleet.membership.plan import (
     MembershipPlan,
     MembershipStep,
@@ -17,6 +17,7 @@ from kubeocean.fleet.membership.plan import (
     plan_member,
 )
 from kubeocean.runtime.kinds import Namespace
+from kubeocean.runtime.objects import Meta, OwnerReference
 from support.fleet_objects import NOW, agent, internal, member, namespace, owner
 
 AGENTS = ("MemberAgent",)
@@ -81,6 +82,37 @@ def test_first_row_that_fits(
     step: MembershipStep,
 ) -> None:
     assert plan(of, space, imc).step is step
+
+
+@pytest.mark.parametrize(
+    ("controller", "step"),
+    [
+        (None, MembershipStep.JOIN),  # adopted
+        (owner(), MembershipStep.JOIN),
+        (
+            owner(uid="uid-of-an-earlier-one"),
+            MembershipStep.JOIN,
+        ),  # the hub created it, and replaces the owner
+        (owner(name="other"), MembershipStep.REFUSE),
+        (owner(uid="x", kind="Team"), MembershipStep.REFUSE),
+    ],
+)
+def test_a_part_that_another_controller_owns_is_refused(
+    controller: OwnerReference | None, step: MembershipStep
+) -> None:
+    owners = () if controller is None else (controller,)
+    metadata = Meta(name="fleet-role-a", namespace="fleet-member-a", owner_references=owners)
+    for objects in (
+        HubObjects(namespace(), role=Role(metadata=metadata)),
+        HubObjects(namespace(), role_binding=RoleBinding(metadata=metadata)),
+        HubObjects(namespace(), internal=InternalMemberCluster(metadata=metadata)),
+    ):
+        made = plan_member(member(), objects, AGENTS, WAIT, NOW)
+        assert made.step is step
+        refused = step is MembershipStep.REFUSE
+        assert ("fleet-member-a/fleet-role-a belongs to" in made.message) == refused
+            step is MembershipStep.REFUSE
+        )
 
 
 def test_force_wait_counts_from_the_deletion() -> None:
