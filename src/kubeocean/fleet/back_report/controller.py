@@ -26,6 +26,7 @@ from kubeocean.fleet.back_report.plan import (
     Claims,
     Original,
     Report,
+    has_same_claims,
     not_on_one_cluster,
     picked_clusters,
     reporting_binding,
@@ -142,8 +143,9 @@ class BackReports:
                 self.controller.enqueue(placement.key)
         subject = new if new is not None else old
         assert subject is not None
-        for key in self._claims.update(subject.key, new):
-            self._enqueue(key)
+        if old is None or new is None or not has_same_claims(old, new):
+            for key in self._claims.update(subject.key, new):
+                self._enqueue(key)
 
     def _child_changed(self, old: Object | None, new: Object | None) -> None:
         subject = new if new is not None else old
@@ -183,8 +185,11 @@ class BackReports:
         group = usable_group(self._caches.resource_snapshots.of(key))
         if binding is None or group is None:
             return Done()  # events of both follow
+        works = self._caches.works_of(binding.key)
+        if not any(work.reported for work in works):
+            return Done()  # an event of a Work follows
         selected = set(map(Original.of, await self._contents.identifiers_of(group)))
-        reports = reports_of(self._caches.works_of(binding.key), clusters[0], selected)
+        reports = reports_of(works, clusters[0], selected)
         return await self._report(key, record, reports)
 
     async def _report(self, key: Key, record: _Record, reports: dict[Original, Report]) -> Outcome:

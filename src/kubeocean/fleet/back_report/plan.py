@@ -32,6 +32,7 @@ __all__ = [
     "Original",
     "Report",
     "condition_type",
+    "has_same_claims",
     "kept_condition",
     "not_on_one_cluster",
     "picked_clusters",
@@ -236,12 +237,21 @@ class Claims:
         return self._placements.get(_name(original), set()) - {key}
 
 
-def _claimed(placement: Placement) -> Iterable[Original]:
+def has_same_claims(old: Placement, new: Placement) -> bool:
+    """Whether a change of a placement leaves its claims as they are."""
+    if _may_claim(old) != _may_claim(new):
+        return False
+    return not _may_claim(new) or old.status.selected_resources == new.status.selected_resources
+
+
+def _may_claim(placement: Placement) -> bool:
     if placement.deleting or not placement.spec.strategy.report_back_strategy.is_for_originals:
-        return ()
-    if not any(entry.cluster_name for entry in placement.status.placement_statuses):
-        return ()
-    return map(Original.of, placement.status.selected_resources)
+        return False
+    return any(entry.cluster_name for entry in placement.status.placement_statuses)
+
+
+def _claimed(placement: Placement) -> Iterable[Original]:
+    return map(Original.of, placement.status.selected_resources) if _may_claim(placement) else ()
 
 
 def _name(original: Original) -> _Name:

@@ -25,6 +25,7 @@ from kubeocean.api.fleet.works import (
 from kubeocean.fleet.back_report.plan import (
     Claims,
     Original,
+    has_same_claims,
     kept_condition,
     not_on_one_cluster,
     picked_clusters,
@@ -237,6 +238,16 @@ def test_two_placements_of_one_object_know_each_other() -> None:
     assert claims.others(one, original()) == set()
     assert claims.update(two, claiming("two", "web", clusters=())) == set()
     assert claims.update(one, None) == set()
+
+
+def test_which_changes_concern_claims() -> None:
+    plain = claiming("one", "web")
+    assert has_same_claims(plain, claiming("one", "web", clusters=("b",)))
+    assert not has_same_claims(plain, claiming("one", "web", "db"))
+    assert not has_same_claims(plain, claiming("one", "web", clusters=()))
+    assert not has_same_claims(plain, claiming("one", "web", strategy=WORK_API))
+    silent = claiming("one", "web", strategy=WORK_API)
+    assert has_same_claims(silent, claiming("one", "db", strategy=WORK_API))
 
 
 PLACEMENTS = ("p", "q", "r")
