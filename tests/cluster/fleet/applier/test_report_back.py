@@ -113,13 +113,15 @@ async def test_the_status_of_a_deployment_appears_on_the_hubs_object(fleet: Flee
     key = await fleet.place(ORIGINAL)
     faults = Faults()
     async with fleet.running(faults) as run:
+        await fleet.hub.completed(key, fleet.member, index="0")
         await until(lambda: fleet.is_mirrored(1))
-        placement = await fleet.hub.completed(key, fleet.member, index="0")
-        assert conditions_of(placement.status.conditions)[CONDITION] == (
-            "True",
-            "StatusReportedBack",
-            1,
-        )
+
+        async def has_condition() -> bool:
+            states = conditions_of((await fleet.hub.placement(key)).status.conditions)
+            assert states.get(CONDITION) == ("True", "StatusReportedBack", 1), states
+            return True
+
+        await until(has_condition)
         await quiet(faults)
         await run.is_quiet()
 

@@ -253,8 +253,7 @@ async def test_a_member_chooses_no_objects_of_the_hub(env: PlacementEnv) -> None
     """A member may write anything into the status of its Works, and even their labels."""
     a, b = await env.join("a", "b")
     key = await start(env, a)
-    for name in ("other", "second"):
-        await env.client.create(SERVICES, service(name), namespace=env.namespace)
+    await env.client.create(SERVICES, service("other"), namespace=env.namespace)
     faults = Faults()
     async with env.reporting(reporting(FIRST)), env.controlling(faults):
         await written(env, FIRST)
@@ -264,16 +263,19 @@ async def test_a_member_chooses_no_objects_of_the_hub(env: PlacementEnv) -> None
         wrong_kind["backReportedStatus"]["observedStatus"]["kind"] = "Deployment"
         failed = report("web", env.namespace, bad)
         failed["conditions"][0]["status"] = "False"
-        for entry in (
+        await change_report(
+            env,
+            key,
             report("other", env.namespace, bad),
             report("web", "default", bad),
             report("web", env.namespace, bad, kind="Namespace", resource="namespaces"),
             wrong_kind,
             failed,
-        ):
-            await change_report(env, key, entry)
+        )
         # The cluster that is not picked creates a Work of its own with the labels of the other
         forged = {
+            "apiVersion": WORKS.api_version,
+            "kind": WORKS.kind,
             "metadata": {"name": work.name, "labels": dict(work.labels)},
             "spec": {"reportBackStrategy": ORIGINAL, "workload": {"manifests": []}},
         }
