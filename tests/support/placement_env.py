@@ -17,6 +17,7 @@ from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.snapshots import PolicySnapshot, ResourceSnapshot
 from kubeocean.api.fleet.works import WORKS, Work
 from kubeocean.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kubeocean.fleet.extensions import OURS, Extensions
 from kubeocean.fleet.placement import PlacementControllers, PlacementSettings
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -293,11 +294,15 @@ class PlacementEnv:
 
     @asynccontextmanager
     async def controlling(
-        self, faults: Faults | None = None, settings: PlacementSettings | None = None
+        self,
+        faults: Faults | None = None,
+        settings: PlacementSettings | None = None,
+        *,
+        extensions: Extensions = OURS,
     ) -> AsyncIterator[PlacementControllers]:
         """Run the controllers of placements until the block ends."""
         client = self.hub.client(wrap=faults.wrap if faults else None)
-        controllers = PlacementControllers(client, settings)
+        controllers = PlacementControllers(client, settings, extensions=extensions)
         try:
             async with running(*components_of(controllers.parts)):
                 yield controllers

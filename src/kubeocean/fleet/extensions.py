@@ -24,7 +24,7 @@ __all__ = ["OURS", "UPSTREAM", "Extensions", "chosen"]
 
 
 class Extensions(Protocol):
-    """Additional entries of the statuses of MemberClusters, ClusterProfiles and Works."""
+    """Additional entries of the statuses of MemberClusters, ClusterProfiles, Works, placements."""
 
     def health(
         self, member: MemberCluster, threshold: timedelta, now: datetime
@@ -47,6 +47,9 @@ class Extensions(Protocol):
 
     def tracker(self, group: str, kind: str) -> Tracker | None:
         """Return the availability tracker of a kind; None if the kind is not trackable."""
+
+    def report_back(self, condition: Condition | None) -> tuple[Condition, ...]:
+        """Return the condition of a placement about statuses written onto the hub's objects."""
 
 
 class _Ours:
@@ -80,6 +83,9 @@ class _Ours:
     def tracker(self, group: str, kind: str) -> Tracker | None:
         return extended_tracker(group, kind)
 
+    def report_back(self, condition: Condition | None) -> tuple[Condition, ...]:
+        return () if condition is None else (condition,)
+
 
 class _Upstream:
     """Extensions that add nothing: every status equals KubeFleet's."""
@@ -105,6 +111,9 @@ class _Upstream:
 
     def tracker(self, group: str, kind: str) -> Tracker | None:
         return kubefleet_tracker(group, kind)
+
+    def report_back(self, condition: Condition | None) -> tuple[Condition, ...]:
+        return ()
 
 
 OURS: Final[Extensions] = _Ours()

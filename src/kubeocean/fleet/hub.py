@@ -126,6 +126,7 @@ class Hub:
                 placements,
                 members=self._members.caches.members,
                 internal_members=self._members.caches.internals,
+                extensions=extensions,
                 clock=clock,
                 metrics=metrics,
             )

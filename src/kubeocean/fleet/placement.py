@@ -7,6 +7,7 @@
 | rollout | resource snapshots, bindings | releases in bindings |
 | works | bindings, Works, resource snapshots | Works, status of bindings |
 | status | policy snapshots, bindings | status of placements |
+| back report | Works, selected objects | status of selected objects, if a placement asks for it |
 
 Each of them serves ClusterResourcePlacements and ResourcePlacements.
 """
@@ -17,7 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
+from kubeocean.fleet.back_report.controller import BackReports
 from kubeocean.fleet.caches import HubCaches
+from kubeocean.fleet.extensions import OURS, Extensions
 from kubeocean.fleet.rollout.controller import PlacementRollout
 from kubeocean.fleet.scheduler.controller import Scheduler
 from kubeocean.fleet.selection.reader import SelectionReader, SelectionSettings
@@ -50,7 +53,7 @@ class PlacementControllers:
 
     `caches` has to run in every replica, `controllers` only in the leader; `parts` are both, in the
     order in which a service starts them. `members` and `internal_members`, if given, are informers
-    that other controllers of the hub run.
+    that other controllers of the hub run. `extensions` are additional conditions of placements.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class PlacementControllers:
         *,
         members: Informer[MemberCluster] | None = None,
         internal_members: Informer[InternalMemberCluster] | None = None,
+        extensions: Extensions = OURS,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -77,7 +81,16 @@ class PlacementControllers:
         self.scheduler = Scheduler(client, self.cache, **options)
         self.rollout = PlacementRollout(client, self.cache, **options)
         self.works = Works(client, self.cache, contents, **options)
-        self.statuses = Statuses(client, self.cache, self.snapshots, contents, **options)
+        self.back_reports = BackReports(client, self.cache, self.reader, contents, **options)
+        self.statuses = Statuses(
+            client,
+            self.cache,
+            self.snapshots,
+            contents,
+            self.back_reports,
+            extensions=extensions,
+            **options,
+        )
 
     @property
     def caches(self) -> tuple[ServicePart, ...]:
@@ -86,13 +99,14 @@ class PlacementControllers:
 
     @property
     def controllers(self) -> tuple[Controller[Key], ...]:
-        """Return the controllers of snapshots, scheduler, rollout, works and status."""
+        """Return the controllers of snapshots, scheduler, rollout, works, status, back report."""
         return (
             self.snapshots.controller,
             self.scheduler.controller,
             self.rollout.controller,
             self.works.controller,
             self.statuses.controller,
+            self.back_reports.controller,
         )
 
     @property

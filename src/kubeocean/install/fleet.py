@@ -96,6 +96,8 @@ def hub_rights() -> Rights:
             Rule(_ALL, _ALL, CLUSTER_GROUP),
             Rule(_ALL, _ALL, PLACEMENT_GROUP),
             Rule(_ALL, _ALL, NETWORKING_GROUP),  # which the hub grants to members
+            # Statuses that members report back, onto selected objects of any kind
+            Rule(("*/status",), ("patch",), "*"),
             Rule(("events",), ("update", "patch", "create")),
             Rule(("namespaces",), ("create", "patch", "delete")),
             Rule(("roles", "rolebindings"), ("create", "patch", "delete"), RBAC),

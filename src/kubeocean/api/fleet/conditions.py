@@ -21,6 +21,7 @@ __all__ = [
     "REPORT_DIFF",
     "ROLLOUT_STARTED",
     "SCHEDULED",
+    "STATUS_REPORTED_BACK",
     "STATUS_SYNCED",
     "STATUS_SYNC_FAILED",
     "STATUS_SYNC_SUCCEEDED",
@@ -205,6 +206,8 @@ APPLY: Final = (ROLLOUT_STARTED, OVERRIDDEN, WORK_SYNCHRONIZED, APPLIED, AVAILAB
 REPORT_DIFF: Final = (ROLLOUT_STARTED, OVERRIDDEN, WORK_SYNCHRONIZED, DIFF_REPORTED)
 
 STATUS_SYNCED: Final = "ClusterResourcePlacementStatusSynced"  # of a ClusterResourcePlacement
+# Kubeocean's own condition of a placement whose objects get the status that a member reports
+STATUS_REPORTED_BACK: Final = "StatusReportedBack"
 
 
 class PlacementReason(StrEnum):
@@ -218,6 +221,10 @@ class PlacementReason(StrEnum):
     DIFF_IN_PROGRESS = "DiffReportInProgress"  # of a cluster's DiffReported False
     STATUS_SYNC_SUCCEEDED = "StatusSyncSucceeded"
     STATUS_SYNC_FAILED = "StatusSyncFailed"
+    # Of StatusReportedBack, which is an extension
+    REPORTED_BACK = "StatusReportedBack"
+    NOT_ON_ONE_CLUSTER = "NotPlacedOnOneCluster"
+    REPORT_BACK_FAILED = "StatusReportBackFailed"
 
 
 INVALID_SELECTORS: Final = "The resource selectors are invalid: {error}"

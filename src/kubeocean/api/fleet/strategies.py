@@ -209,6 +209,14 @@ class ReportBackStrategy(Part, frozen=True):
         ),
     ] = ""
 
+    @property
+    def is_for_originals(self) -> bool:
+        """Whether statuses are written onto the hub's own objects."""
+        return (
+            self.type == ReportBackType.MIRROR
+            and self.destination == ReportBackDestination.ORIGINAL_RESOURCE
+        )
+
 
 class RolloutStrategy(Part, frozen=True):
     """How changes reach the picked clusters."""

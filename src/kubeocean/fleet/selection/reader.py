@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -43,7 +43,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import GroupVersionKind, Json, Key, Resource, Untyped
 
-__all__ = ["SelectionReader", "SelectionSettings"]
+__all__ = ["SelectedObject", "SelectionReader", "SelectionSettings"]
 
 _API_SERVICES: Final = Resource(
     "apiregistration.k8s.io", "v1", "apiservices", "APIService", False, Untyped
@@ -76,6 +76,14 @@ class _Selection:
     queries: dict[GroupVersionKind, list[Query]]
     namespaces: frozenset[str]  # named by Namespace selectors; an empty name stands for all
     names_unknown_kind: bool
+
+
+class SelectedObject(NamedTuple):
+    """A selected object: its cached metadata, and its content if this version was read before."""
+
+    resource: Resource[Untyped]
+    metadata: Untyped
+    content: bytes | None
 
 
 class SelectionReader:
@@ -147,6 +155,17 @@ class SelectionReader:
         """Whether the hub has a namespace that is not being deleted."""
         namespace = self._namespaces.get(Key("", name))
         return namespace is not None and not namespace.deleting
+
+    def cached(self, kind: GroupVersionKind, key: Key) -> SelectedObject | None:
+        """Return an object of a kind that a placement selects; None if the cache has none."""
+        resource = self._kinds.resources.get(kind)
+        if resource is None:
+            return None
+        informer = self._pool.informer(Need(resource, key.namespace))
+        obj = informer.get(key) if informer is not None else None
+        if obj is None:
+            return None
+        return SelectedObject(resource, obj, self._contents.get(obj.uid, obj.resource_version))
 
     async def read(self, placement: Placement) -> list[Json]:
         """Return the cleaned objects that a placement selects, in their order.

@@ -2,7 +2,8 @@
 
 A status is written as a whole, at an interval that grows with the number of clusters: a placement
 on many clusters does not cause one write for each cluster. The copy in a namespace is written
-first: the condition about the copy is part of the placement's status.
+first: the condition about the copy is part of the placement's status. A placement that writes
+statuses onto the hub's objects has a further condition about these writes, which is an extension.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import (
@@ -22,7 +25,10 @@ from kubeocean.api.fleet.placements import (
 )
 from kubeocean.api.fleet.strategies import RolloutStrategyType
 from kubeocean.errors import Forbidden, Invalid, NotFound
+from kubeocean.fleet.back_report.controller import BackReports
+from kubeocean.fleet.back_report.plan import kept_condition, without_back_report
 from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.extensions import Extensions
 from kubeocean.fleet.metrics import PlacementMetrics, measured
 from kubeocean.fleet.snapshots.contents import SnapshotContents
 from kubeocean.fleet.snapshots.controller import Snapshots, selected_namespace
@@ -75,12 +81,15 @@ class Statuses:
         caches: HubCaches,
         snapshots: Snapshots,
         contents: SnapshotContents,
+        back_reports: BackReports,
         *,
+        extensions: Extensions,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._client, self._caches = client, caches
         self._snapshots, self._contents = snapshots, contents
+        self._back_reports, self._extensions = back_reports, extensions
         self._clock = clock or RealClock()
         self._metrics = PlacementMetrics(metrics, self._clock)
         self._records: dict[Key, _PlacementRecord] = {}
@@ -99,6 +108,7 @@ class Statuses:
             metrics=metrics,
         )
         snapshots.on_result(self.controller.enqueue)
+        back_reports.on_result(self.controller.enqueue)
         caches.placements.on_change(self._placement_changed)
         caches.policy_snapshots.on_change(self._child_changed)
         caches.resource_snapshots.on_change(self._child_changed)
@@ -156,6 +166,7 @@ class Statuses:
         status = await self._status(placement, now)
         if status is None:
             return Done()  # a group of snapshots is being made
+        status = self._with_back_report(placement, status, now)
         if _is_mirrored(placement):
             status = await self._mirror(placement, status, now)
         await self._write(placement, status)
@@ -220,6 +231,18 @@ class Statuses:
         selected = await self._selected(placement, observed, index)
         aggregate = partial(placement_status, placement, snapshot, entries, index, selected, now)
         return await in_thread(lambda: trimmed(aggregate()), many=many)
+
+    def _with_back_report(
+        self, placement: Placement, status: PlacementStatus, now: str
+    ) -> PlacementStatus:
+        """Return the status with the condition about back reports, if the placement has any."""
+        others = without_back_report(placement, status.conditions)
+        if not placement.spec.strategy.report_back_strategy.is_for_originals:
+            return msgspec.structs.replace(status, conditions=others)
+        result = self._back_reports.result(placement)
+        condition = result.condition(placement, now) if result else kept_condition(placement)
+        conditions = (*others, *self._extensions.report_back(condition))
+        return msgspec.structs.replace(status, conditions=conditions)
 
     async def _selected(
         self, placement: Placement, group: Group | None, index: str

@@ -18,6 +18,7 @@ from kubeocean.api.fleet.bindings import Binding, BindingState
 from kubeocean.api.fleet.clusters import MemberCluster
 from kubeocean.api.fleet.conditions import ROLLOUT_STARTED
 from kubeocean.api.fleet.kinds import scope_of
+from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.strategies import (
     DeletePropagationPolicy,
     ReportBackStrategy,
@@ -85,12 +86,23 @@ class Works:
             clock=self._clock,
             metrics=metrics,
         )
+        caches.placements.on_change(self._placement_changed)
         caches.bindings.on_change(self._binding_changed)
         caches.works.on_change(self._work_changed)
         caches.members.on_change(self._member_changed)
         caches.resource_snapshots.on_change(self._snapshot_changed)
 
     # Events
+
+    def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
+        """Enqueue the bindings of a placement whose Works get another strategy for reports.
+
+        All other settings of Works are part of the bindings.
+        """
+        if old is None or new is None or _report_back_of(old) == _report_back_of(new):
+            return
+        for binding in self._caches.bindings.of(new.key):
+            self.controller.enqueue(binding.key)
 
     def _binding_changed(self, old: Binding | None, new: Binding | None) -> None:
         subject = new if new is not None else old
@@ -201,7 +213,7 @@ class Works:
 
     def _report_back(self, placement: Key) -> ReportBackStrategy:
         parent = self._caches.placements.get(placement)
-        return parent.spec.strategy.report_back_strategy if parent else ReportBackStrategy()
+        return _report_back_of(parent) if parent else ReportBackStrategy()
 
     async def _write(self, binding: Binding, decided: WorksPlan) -> None:
         # All contents are read before the first write
@@ -347,3 +359,7 @@ class Works:
             for work in works:
                 await self._delete_work(key, work)
         return Done()
+
+
+def _report_back_of(placement: Placement) -> ReportBackStrategy:
+    return placement.spec.strategy.report_back_strategy

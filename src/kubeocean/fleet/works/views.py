@@ -1,30 +1,35 @@
 """Works as the hub's controllers cache them: without manifests, and without reports of success.
 
 The manifests of a Work are large and no decision of the hub depends on them. Status entries of
-manifests that are applied and available repeat the conditions of the Work.
+manifests that are applied and available repeat the conditions of the Work. Of the statuses of
+placed objects that a member reports back, only hashes are cached, and only if they are to be
+written onto the hub's own objects.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.hashes import content_hash
 from kubeocean.api.fleet.schema import Part
 from kubeocean.api.fleet.strategies import ApplyStrategy, ReportBackStrategy
-from kubeocean.api.fleet.works import WORKS, ManifestCondition, WorkStatus
+from kubeocean.api.fleet.works import WORKS, ManifestCondition, WorkResourceIdentifier, WorkStatus
 from kubeocean.fleet.steps import shared
-from kubeocean.runtime.objects import Key, Object, Resource
+from kubeocean.runtime.objects import Key, Object, Resource, find_condition
 
 __all__ = [
     "CACHED_WORKS",
     "CachedWork",
     "CachedWorkSpec",
+    "ReportedStatus",
     "binding_of_work",
     "placement_of_work",
     "prune_work",
+    "reported_status",
 ]
 
 
@@ -35,11 +40,22 @@ class CachedWorkSpec(Part, frozen=True):
     report_back_strategy: ReportBackStrategy = ReportBackStrategy()
 
 
+class ReportedStatus(NamedTuple):
+    """Hash of the status of a placed object that a member reports back."""
+
+    identifier: WorkResourceIdentifier
+    digest: str
+
+
 class CachedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Work as the hub caches it, without its manifests."""
+    """A Work as the hub caches it, without its manifests.
+
+    `reported` is filled by `prune_work`; no Work of a server has the field.
+    """
 
     spec: CachedWorkSpec = CachedWorkSpec()
     status: WorkStatus = WorkStatus()
+    reported: tuple[ReportedStatus, ...] = ()
 
 
 CACHED_WORKS: Final = Resource(
@@ -51,13 +67,47 @@ _GOOD: Final = frozenset(
 
 
 def prune_work(work: CachedWork) -> CachedWork:
-    """Return a Work without the status entries of manifests that report only success."""
+    """Return a Work without status entries of manifests that report only success.
+
+    Statuses that are to be written onto the hub's objects are replaced by their hashes.
+    """
+    entries = work.status.manifest_conditions
     status = msgspec.structs.replace(
         work.status,
         conditions=shared(work.status.conditions),
-        manifest_conditions=tuple(filter(_is_notable, work.status.manifest_conditions)),
+        manifest_conditions=tuple(map(_without_status, filter(_is_notable, entries))),
     )
-    return msgspec.structs.replace(work, status=status)
+    reported: tuple[ReportedStatus, ...] = ()
+    if work.spec.report_back_strategy.is_for_originals:
+        reported = tuple(
+            ReportedStatus(each.identifier, content_hash(observed))
+            for each in entries
+            if (observed := reported_status(each)) is not None
+        )
+    return msgspec.structs.replace(work, status=status, reported=reported)
+
+
+def reported_status(entry: ManifestCondition) -> Any:
+    """Return the status of an applied object that a status entry reports; None if it has none."""
+    applied = find_condition(entry.conditions, WorkCondition.APPLIED)
+    if applied is None or applied.status != "True" or entry.back_reported_status is None:
+        return None
+    observed, identifier = entry.back_reported_status.observed_status, entry.identifier
+    if not isinstance(observed, dict):
+        return None
+    group, version = identifier.group, identifier.version
+    kind = f"{group}/{version}" if group else version, identifier.kind
+    return (
+        observed.get("status")
+        if (observed.get("apiVersion"), observed.get("kind")) == kind
+        else None
+    )
+
+
+def _without_status(entry: ManifestCondition) -> ManifestCondition:
+    if entry.back_reported_status is None:
+        return entry
+    return msgspec.structs.replace(entry, back_reported_status=None)
 
 
 def _is_notable(report: ManifestCondition) -> bool:

@@ -10,9 +10,19 @@ import pytest
 from kubeocean.errors import ApiError
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource, Untyped
 from support.applier_env import ApplierEnv
+from support.background import running
 from support.wait import until
+
+FLEET = "placement.kubernetes-fleet.io"
+RBAC = "rbac.authorization.k8s.io"
+QUOTAS: Resource[Untyped] = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Untyped)
+ACCOUNTS: Resource[Untyped] = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, Untyped)
+ROLES: Resource[Untyped] = Resource(RBAC, "v1", "clusterroles", "ClusterRole", False, Untyped)
+ROLE_BINDINGS: Resource[Untyped] = Resource(
+    RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False, Untyped
+)
 
 
 async def test_manifests_that_cannot_be_placed_are_refused_one_by_one(env: ApplierEnv) -> None:
@@ -64,6 +74,62 @@ async def test_a_change_that_the_server_refuses_is_reported_and_undone(env: Appl
         await env.put_work(env.config_map("other"))
         await env.until_gone(env.placed)
         await env.until_available()
+
+
+async def test_an_exceeded_quota_is_reported_until_there_is_room(env: ApplierEnv) -> None:
+    quota = {"metadata": {"name": "limit"}, "spec": {"hard": {"count/secrets": "0"}}}
+    await env.member.create(QUOTAS, quota, namespace=env.namespace)
+
+    async def is_enforced() -> bool:
+        stored = await env.placed("limit", QUOTAS)
+        return bool(stored and (stored.get("status") or {}).get("used"))
+
+    await until(is_enforced)
+    async with env.running() as run:
+        await env.put_work(secret(env), env.config_map())
+        entries = await env.until_reasons("ManifestApplyFailed", "Applied")
+        assert "exceeded quota: limit" in entries[0]["conditions"][0]["message"]
+        assert await env.conditions() == {"Applied": ("False", "SomeManifestsAreNotApplied")}
+        await run.is_quiet(retries=True)
+        await env.edit({"spec": {"hard": {"count/secrets": "1"}}}, "limit", QUOTAS)
+        await env.until_available()
+
+
+async def test_missing_rights_are_reported_until_they_are_granted(env: ApplierEnv) -> None:
+    """The owner of the member has left Secrets out of the rights of the agent."""
+    name = f"agent-{env.id}"
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": env.namespace}
+    await env.member.create(ACCOUNTS, {"metadata": {"name": name}}, namespace=env.namespace)
+    rules = [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [FLEET], "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]},
+    ]
+    await env.member.create(ROLES, {"metadata": {"name": name}, "rules": rules})
+    reference = {"apiGroup": ROLES.group, "kind": "ClusterRole", "name": name}
+    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+    await env.member.create(ROLE_BINDINGS, binding)
+    account = await env.member_cluster.service_account(env.namespace, name)
+    limited = env.member_cluster.client(kubeconfig=account)
+    try:
+        async with running(env.applier(member=limited)):
+            await env.put_work(secret(env), env.config_map())
+            entries = await env.until_reasons("ManifestApplyFailed", "Applied")
+            message = entries[0]["conditions"][0]["message"]
+            assert message.startswith("Failed to apply the manifest (error: ")
+            assert 'cannot create resource "secrets"' in message
+            grant = [*rules, {"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}]
+            await env.member.patch(ROLES, name, MergePatch({"rules": grant}))
+            await env.until_available()
+            await env.delete_work()
+            await env.until_gone(env.work)
+    finally:
+        await limited.close()
+
+
+def secret(env: ApplierEnv) -> Json:
+    metadata = {"name": "password", "namespace": env.namespace}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"p": "b2xk"}}
 
 
 HOSTILE: dict[str, Json] = {

@@ -9,10 +9,20 @@ from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.objects import Key
-from support.placement_env import PlacementEnv, conditions_of, config_map_selector
+from support.controller_env import quiet
+from support.faults import Faults
+from support.placement_env import PlacementEnv, conditions_of, config_map_selector, now
 from support.wait import until
 
 PREFIX = "ResourcePlacement"
+STEPS = [
+    "Scheduled",
+    "RolloutStarted",
+    "Overridden",
+    "WorkSynchronized",
+    "Applied",
+    "Available",
+]
 
 
 async def place(env: PlacementEnv, **policy: Any) -> Key:
@@ -146,3 +156,93 @@ async def test_a_binding_that_somebody_deletes_is_made_again(env: PlacementEnv) 
 
         await until(is_another)
         await env.completed(key, a)
+
+
+SIZE = "example.com/size"
+
+
+def required(**term: Any) -> dict[str, Any]:
+    terms = {"clusterSelectorTerms": [term]}
+    return {"clusterAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+POLICIES: dict[str, tuple[dict[str, Any], str]] = {
+    "labels": (
+        {"affinity": required(labelSelector={"matchLabels": {"zone": "x"}})},
+        "a b",
+    ),
+    "properties": (
+        {
+            "affinity": required(
+                propertySelector={
+                    "matchExpressions": [{"name": SIZE, "operator": "Ge", "values": ["20"]}]
+                }
+            )
+        },
+        "b c",
+    ),
+    "preferred": (
+        {
+            "placementType": "PickN",
+            "numberOfClusters": 1,
+            "affinity": {
+                "clusterAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {
+                            "weight": 100,
+                            "preference": {
+                                "propertySorter": {"name": SIZE, "sortOrder": "Ascending"}
+                            },
+                        }
+                    ]
+                }
+            },
+        },
+        "a",
+    ),
+    "spread": (
+        {
+            "placementType": "PickN",
+            "numberOfClusters": 2,
+            "topologySpreadConstraints": [{"topologyKey": "zone"}],
+        },
+        "b c",
+    ),
+    "tolerations": (
+        {"tolerations": [{"key": "reserved", "operator": "Exists"}]},
+        "a b c t",
+    ),
+    "no tolerations": ({}, "a b c"),
+}
+
+
+async def test_policies_pick_by_labels_properties_zones_and_taints(env: PlacementEnv) -> None:
+    members: dict[str, str] = {}
+    for name, zone, size in (("a", "x", 10), ("b", "x", 20), ("c", "y", 30), ("t", "y", "much")):
+        (members[name],) = await env.join(name, zone=zone)
+        value = {"value": str(size), "observationTime": now()}
+        await env.beat(members[name], properties={SIZE: value})
+    taint = {"key": "reserved", "value": "", "effect": "NoSchedule"}
+    await env.client.patch(MEMBER_CLUSTERS, members["t"], MergePatch({"spec": {"taints": [taint]}}))
+    await env.config_map("settings")
+    keys = {
+        title: await env.place(
+            config_map_selector("settings"),
+            namespace=env.namespace,
+            name=f"p{number}",
+            policy={"placementType": "PickAll", **policy},
+        )
+        for number, (title, (policy, _)) in enumerate(POLICIES.items())
+    }
+    faults = Faults()
+    async with env.reporting(), env.controlling(faults):
+        for title, (_, expected) in POLICIES.items():
+            placement = await env.completed(
+                keys[title], *(members[name] for name in expected.split())
+            )
+            for entry in placement.status.placement_statuses:
+                assert [each.type for each in entry.conditions] == STEPS, title
+            assert [each.type for each in placement.status.conditions] == [
+                f"{PREFIX}{step}" for step in STEPS
+            ]
+        await quiet(faults)

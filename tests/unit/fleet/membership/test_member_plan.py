@@ -111,8 +111,6 @@ def test_a_part_that_another_controller_owns_is_refused(
         assert made.step is step
         refused = step is MembershipStep.REFUSE
         assert ("fleet-member-a/fleet-role-a belongs to" in made.message) == refused
-            step is MembershipStep.REFUSE
-        )
 
 
 def test_force_wait_counts_from_the_deletion() -> None:
