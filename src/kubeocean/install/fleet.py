@@ -45,6 +45,7 @@ from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json
 
 __all__ = [
+    "HEALTH_CHECKS",
     "HUB_ACCOUNT",
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
@@ -53,6 +54,7 @@ __all__ = [
     "agentless_rights",
     "agentless_roles",
     "applier_permissions",
+    "health_checks_map",
     "hub_deployment",
     "hub_objects",
     "hub_rights",
@@ -68,6 +70,7 @@ __all__ = [
 HUB_ACCOUNT: Final = "fleet-hub"
 MEMBER_ACCOUNT: Final = "fleet-member"
 TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
+HEALTH_CHECKS: Final = "fleet-member-health-checks"  # a ConfigMap of a member
 _ELECTION_NAMESPACE: Final = "kube-system"  # of the Lease of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
@@ -214,6 +217,14 @@ def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
     data = {"token": base64.b64encode(token.encode()).decode()}
     own = labels(domain)
     return named("Secret", "v1", TOKEN_SECRET, namespace=SYSTEM_NAMESPACE, labels=own, data=data)
+
+
+def health_checks_map(content: str, domain: Domain = DEFAULT) -> Json:
+    """Return the ConfigMap of a member that holds the file of its agent's `--health-checks`."""
+    own, data = labels(domain), {"checks.yaml": content}
+    return named(
+        "ConfigMap", "v1", HEALTH_CHECKS, namespace=SYSTEM_NAMESPACE, labels=own, data=data
+    )
 
 
 @dataclass(frozen=True, slots=True)
