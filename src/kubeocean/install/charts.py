@@ -541,7 +541,7 @@ def member_chart() -> dict[str, str]:
     secret = fleet.token_secret("")
     secret["data"]["token"] = marks.value(".Values.hub.token | b64enc")
     hub = {"url": "", "certificateAuthority": "", "insecure": False, "token": ""}
-    values = {"name": "", "hub": hub} | _fleet_values(_MEMBER)
+    values: Json = {"name": "", "hub": hub} | _fleet_values(_MEMBER)
     values[_MEMBER]["healthChecks"] = {}
     return {
         "Chart.yaml": _chart("kubeocean-fleet-member", "The agent of a member of a fleet."),
