@@ -46,7 +46,6 @@ def applying(name: str, extensions: Extensions = OURS) -> Any:
             member,
             namespace=member_namespace(name),
             trackers=extensions.tracker,
-            health_checks=extensions.health_checks({}),
             backoff=Backoff(fast_limit_s=5.0),
         )
 
