@@ -15,8 +15,11 @@ __all__ = ["LARGE_THINGS", "define"]
 LARGE_THINGS = Resource("kubeocean.test", "v1", "largethings", "LargeThing", True, Untyped)
 
 
-async def define(client: Client, resource: Resource[Untyped]) -> None:
-    """Make the server know the resource, and wait until it serves it."""
+async def define(client: Client, resource: Resource[Untyped], *, with_status: bool = False) -> None:
+    """Make the server know the resource, and wait until it serves it.
+
+    `with_status`: the status is a subresource, whose changes leave the generation as it is.
+    """
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     singular = resource.kind.lower()
     body = {
@@ -31,6 +34,7 @@ async def define(client: Client, resource: Resource[Untyped]) -> None:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}} if with_status else {},
                 }
             ],
         },

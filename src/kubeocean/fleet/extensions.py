@@ -15,6 +15,7 @@ from kubeocean.api.fleet.clusters import MemberCluster
 from kubeocean.api.fleet.conditions import AgentCondition, MemberCondition, MemberReason
 from kubeocean.api.fleet.inventory import ClusterProperty
 from kubeocean.fleet.applier.availability import Tracker, extended_tracker, kubefleet_tracker
+from kubeocean.fleet.applier.health_checks import GroupKind, HealthChecks
 from kubeocean.fleet.health import member_agent, member_health, recheck_after, stored_instant
 from kubeocean.fleet.inventory.profile import profile_properties
 from kubeocean.fleet.properties.cluster import ClusterFacts, extension_properties
@@ -51,6 +52,9 @@ class Extensions(Protocol):
     def report_back(self, condition: Condition | None) -> tuple[Condition, ...]:
         """Return the condition of a placement about statuses written onto the hub's objects."""
 
+    def health_checks(self, by_kind: Mapping[GroupKind, str]) -> HealthChecks | None:
+        """Return the health checks of objects and of kinds; None to evaluate none."""
+
 
 class _Ours:
     """Extensions of Kubeocean: all additional entries."""
@@ -86,6 +90,9 @@ class _Ours:
     def report_back(self, condition: Condition | None) -> tuple[Condition, ...]:
         return () if condition is None else (condition,)
 
+    def health_checks(self, by_kind: Mapping[GroupKind, str]) -> HealthChecks | None:
+        return HealthChecks(by_kind)
+
 
 class _Upstream:
     """Extensions that add nothing: every status equals KubeFleet's."""
@@ -114,6 +121,9 @@ class _Upstream:
 
     def report_back(self, condition: Condition | None) -> tuple[Condition, ...]:
         return ()
+
+    def health_checks(self, by_kind: Mapping[GroupKind, str]) -> HealthChecks | None:
+        return None
 
 
 OURS: Final[Extensions] = _Ours()

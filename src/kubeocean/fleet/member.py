@@ -94,6 +94,7 @@ class MemberProgram:
         member = self._replica.client(qps=settings.member_api_qps, burst=settings.member_api_burst)
         access = hub_access(settings, self._environ, self._replica.control)
         hub = self._open_hub(access)
+        self._health_checks = settings.read_health_checks()
         self._agent = MemberAgent(
             hub,
             member,
@@ -115,13 +116,14 @@ class MemberProgram:
         )
 
     def _applier(self, hub: Client, member: Client, name: str) -> WorkApplier:
-        settings = self._settings
+        settings, extensions = self._settings, chosen(self._settings.status_extensions)
         return WorkApplier(
             hub,
             member,
             namespace=member_namespace(name),
             domain=settings.label_domain,
-            trackers=chosen(settings.status_extensions).tracker,
+            trackers=extensions.tracker,
+            health_checks=extensions.health_checks(self._health_checks),
             backoff=settings.backoff,
             deletion_wait_s=settings.deletion_wait_minutes * 60.0,
             metrics=self._metrics,

@@ -25,6 +25,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.fleet.admission.guard_rail import GuardRail
 from kubeocean.fleet.admission.policies import PolicyConfig, read_policy_config
 from kubeocean.fleet.admission.settings import AdmissionSettings, WebhookSettings
+from kubeocean.fleet.applier.health_checks import GroupKind, read_health_checks
 from kubeocean.fleet.applier.records import Backoff
 from kubeocean.process import flags
 from kubeocean.process.settings import ReplicaSettings
@@ -395,15 +396,7 @@ class HubSettings(FleetSettings):
         path = self.admission_policy_manager_config
         if not path:
             return PolicyConfig()
-        try:
-            content = FileSet().read(Path(path))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot read the file: {error}",
-                source="--admission-policy-manager-config",
-                value=path,
-            ) from error
-        return read_policy_config(content, path)
+        return read_policy_config(_content(path, "--admission-policy-manager-config"), path)
 
     @property
     def ring_name(self) -> str:
@@ -512,6 +505,14 @@ class MemberSettings(FleetSettings):
     price_list: str = flag(
         "price-list", text, "", "JSON file with prices, instead of the built-in ones (azure)."
     )
+    health_checks: str = flag(
+        "health-checks",
+        text,
+        "",
+        "YAML file that maps KIND.GROUP to a CEL expression, such as Database.example.com:"
+        " self.status.phase == 'Ready'; an object of the kind is available when it is true. The"
+        " annotation kubeocean.io/available-when of an object replaces it for that object.",
+    )
     deletion_wait_minutes: int = flag(
         "deletion-wait-time",
         integer,
@@ -596,6 +597,14 @@ class MemberSettings(FleetSettings):
         """Name of the ring of replicas that share the work."""
         return "fleet-member"
 
+    def read_health_checks(self) -> dict[GroupKind, str]:
+        """Read the expressions of kinds from the file of `--health-checks`; empty without one.
+
+        :raises ConfigError: the file cannot be read, or is invalid.
+        """
+        path = self.health_checks
+        return read_health_checks(_content(path, "--health-checks"), path) if path else {}
+
     @property
     def backoff(self) -> Backoff:
         """Delays between passes over a Work that are scheduled without an event."""
@@ -609,6 +618,13 @@ class MemberSettings(FleetSettings):
             fast_limit_s=self.max_fast_backoff_s,
             skips_to_fast=self.skip_to_fast_backoff,
         )
+
+
+def _content(path: str, flag_name: str) -> bytes:
+    try:
+        return FileSet().read(Path(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read the file: {error}", source=flag_name, value=path) from error
 
 
 def _check_range(flag_name: str, seconds: float) -> None:

@@ -144,6 +144,35 @@ _HUB_AUTHORITY: Final = (
 _MORE_ARGUMENTS: Final = (
     "{{{{- range .Values.{component}.args }}}}\n\t- {{{{ . | quote }}}}\n{{{{- end }}}}"
 )
+# Parts of a member's Deployment that mount the ConfigMap of health checks; the checksum restarts
+# the agent when they change.
+_CHECKS: Final = ".Values.member.healthChecks"
+_CHECKS_DIRECTORY: Final = "/etc/kubeocean/health-checks"
+_CHECKS_ARGUMENT: Final = (
+    f"{{{{- if {_CHECKS} }}}}\n\t- --health-checks={_CHECKS_DIRECTORY}/checks.yaml\n{{{{- end }}}}"
+)
+_CHECKS_MOUNT: Final = (
+    f"{{{{- if {_CHECKS} }}}}\n"
+    "\tvolumeMounts:\n"
+    "\t- name: health-checks\n"
+    f"\t  mountPath: {_CHECKS_DIRECTORY}\n"
+    "\t  readOnly: true\n"
+    "{{- end }}"
+)
+_CHECKS_VOLUME: Final = (
+    f"{{{{- if {_CHECKS} }}}}\n"
+    "\tvolumes:\n"
+    "\t- name: health-checks\n"
+    "\t  configMap:\n"
+    f"\t    name: {fleet.HEALTH_CHECKS}\n"
+    "{{- end }}"
+)
+_CHECKS_SUM: Final = (
+    f"{{{{- if {_CHECKS} }}}}\n"
+    "\tannotations:\n"
+    f"\t  checksum/health-checks: {{{{ {_CHECKS} | toYaml | sha256sum }}}}\n"
+    "{{- end }}"
+)
 _HAS_ADMISSION: Final = 'semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version'
 _UNLESS_PRIVILEGED: Final = '{{- if ne .Values.guests "privileged" }}'
 # Each field is absent unless its value is set.
@@ -666,18 +695,26 @@ def member_chart() -> dict[str, str]:
     program["env"].append(marks.line(_HUB_AUTHORITY))
     program["args"] += [
         marks.line("{{- if .Values.hub.insecure }}\n\t- --tls-insecure\n{{- end }}"),
+        marks.line(_CHECKS_ARGUMENT),
         marks.line(_MORE_ARGUMENTS.format(component=_MEMBER)),
     ]
+    program[marks.line(_CHECKS_MOUNT)] = ""
+    template = deployment["spec"]["template"]
+    template["metadata"][marks.line(_CHECKS_SUM)] = ""
+    template["spec"][marks.line(_CHECKS_VOLUME)] = ""
+    checks = fleet.health_checks_map(marks.value(f"{_CHECKS} | toYaml | quote"))
     secret = fleet.token_secret("")
     secret["data"]["token"] = marks.value(".Values.hub.token | b64enc")
     hub = {"url": "", "certificateAuthority": "", "insecure": False, "token": ""}
-    values = {"name": "", "hub": hub} | _fleet_values(_MEMBER)
+    values: Json = {"name": "", "hub": hub} | _fleet_values(_MEMBER)
+    values[_MEMBER]["healthChecks"] = {}
     return {
         "Chart.yaml": _chart("kubeocean-fleet-member", "The agent of a member of a fleet."),
         "values.yaml": _NOTE + _dump(values),
         "templates/_helpers.tpl": f"{_HELPERS}\n{_MEMBER_HELPERS}",
         **_account_files(fleet.member_objects(), marks),
         "templates/token.yaml": marks.text([secret], condition=".Values.hub.token"),
+        "templates/health-checks.yaml": marks.text([checks], condition=_CHECKS),
         "templates/member.yaml": marks.text([deployment]),
     }
 

@@ -55,6 +55,7 @@ from kubeocean.runtime.objects import Json, Resource, Untyped
 
 __all__ = [
     "DEPLOYMENTS",
+    "HEALTH_CHECKS",
     "HUB_ACCOUNT",
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
@@ -63,6 +64,7 @@ __all__ = [
     "agentless_rights",
     "agentless_roles",
     "applier_permissions",
+    "health_checks_map",
     "hub_objects",
     "hub_rights",
     "hub_workload",
@@ -79,6 +81,7 @@ __all__ = [
 MEMBER_ACCOUNT: Final = "fleet-member"
 TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+HEALTH_CHECKS: Final = "fleet-member-health-checks"  # a ConfigMap of a member
 _NAME_VARIABLE: Final = "MEMBER_CLUSTER_NAME"
 _ELECTION_NAMESPACE: Final = "kube-system"  # of the Lease of member agents
 _READ: Final = ("get", "list", "watch")
@@ -261,6 +264,14 @@ def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
     data = {"token": base64.b64encode(token.encode()).decode()}
     own = labels(domain)
     return named("Secret", "v1", TOKEN_SECRET, namespace=SYSTEM_NAMESPACE, labels=own, data=data)
+
+
+def health_checks_map(content: str, domain: Domain = DEFAULT) -> Json:
+    """Return the ConfigMap of a member that holds the file of its agent's `--health-checks`."""
+    own, data = labels(domain), {"checks.yaml": content}
+    return named(
+        "ConfigMap", "v1", HEALTH_CHECKS, namespace=SYSTEM_NAMESPACE, labels=own, data=data
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,3 +382,11 @@ def test_a_change_starts_from_the_beginning() -> None:
     assert backoff.after_pass(late, generation=2, result="r", settled=True).delay_s == 5
     changed = backoff.after_pass(late, generation=1, result="other", settled=True)
     assert changed == Passes(1, "other", count=1, delay_s=5)
+
+
+def test_the_result_of_a_health_check_is_the_message_of_the_condition() -> None:
+    checked = replace(processed(availability=NOT_YET), health="self.a is false")
+    status = work_status(WORK, [checked], reports_diff=False, now="t")
+    (entry,) = status["manifestConditions"]
+    available = entry["conditions"][1]
+    assert (available["reason"], available["message"]) == (str(NOT_YET), "self.a is false")

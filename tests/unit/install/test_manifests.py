@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from kubeocean.api.group import TAPESTRY
+from kubeocean.fleet.applier.health_checks import read_health_checks
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.fleet import (
     HubConnection,
@@ -349,6 +350,37 @@ def test_helm_renders_the_objects_of_a_fleet_with_other_values(helm: Path) -> No
     without = templated(helm, "kubeocean-fleet-hub", "crd.enabled=false", "namespace.create=false")
     kinds = {title.partition(" ")[0] for title in without}
     assert not kinds & {"CustomResourceDefinition", "Namespace"}
+
+
+def test_helm_mounts_the_health_checks_of_a_member(helm: Path, tmp_path: Path) -> None:
+    def agent(checks: dict[str, str]) -> tuple[Json, list[Json]]:
+        """The pod template of the agent, and all ConfigMaps."""
+        values = tmp_path / "values.yaml"
+        hub = {"url": "https://h"}
+        document = {"name": "a", "hub": hub, "member": {"healthChecks": checks}}
+        values.write_text(yaml.safe_dump(document))
+        where = DEPLOY / "charts" / "kubeocean-fleet-member"
+        words = ("template", "r", where, "--kube-version", "1.34.0", "--values", values)
+        objects = output(helm, *words)
+        (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+        maps = [each for each in objects if each["kind"] == "ConfigMap"]
+        return deployment["spec"]["template"], maps
+
+    template, maps = agent({})
+    assert maps == []
+    (program,) = template["spec"]["containers"]
+    assert not any("health-checks" in each for each in program["args"])
+    assert "volumes" not in template["spec"] and "volumeMounts" not in program
+    expression = "self.status.phase == 'Ready' &&\n  self.metadata.name != \"{{ .Values }}\""
+    template, (config,) = agent({"Database.example.com": expression})
+    (program,) = template["spec"]["containers"]
+    (mount,), (volume,) = program["volumeMounts"], template["spec"]["volumes"]
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    assert f"--health-checks={mount['mountPath']}/checks.yaml" in program["args"]
+    content = config["data"]["checks.yaml"].encode()
+    assert read_health_checks(content, "checks.yaml") == {("example.com", "Database"): expression}
+    other, _ = agent({"Job.batch": "true"})
+    assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ class MemberParts:
                 self.member,
                 namespace=member_namespace(self.name),
                 trackers=self.extensions.tracker,
+                health_checks=self.extensions.health_checks({}),
                 domain=self.domain,
                 clock=clock,
                 metrics=self.metrics,

@@ -9,6 +9,7 @@ Pure, functions of the manifest, of the object in the member and of the apply st
     plan                    decides on the next write or result for one manifest
     ordering                sorts kinds: kinds that other kinds depend on come first
     availability            decides whether an applied object is available
+    expressions             compiles and evaluates conditions that users write
     report                  builds the status of the Work
     applied_work            builds the AppliedWork, the member's record of the objects of a Work
     finished_jobs           records Jobs that have finished, so that they are not created again

@@ -8,7 +8,8 @@ KubeFleet tracks Deployments, StatefulSets, DaemonSets, Services, CustomResource
 PodDisruptionBudgets, and takes kinds that only hold data as available at once (`TRACKERS`).
 `EXTENSIONS` are Kubeocean's: Jobs, CronJobs, PersistentVolumeClaims, and custom resources that
 report a condition. They change the status of placements, so one flag switches all of them off: an
-applier looks up trackers with `kubefleet_tracker` or `extended_tracker`.
+applier looks up trackers with `kubefleet_tracker` or `extended_tracker`. An expression of a user,
+where there is one, decides instead of a tracker (`health_checks`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from kubeocean.api.fleet.conditions import Availability
+from kubeocean.api.fleet.names import ANNOTATION_AVAILABLE_WHEN
 from kubeocean.runtime.objects import Json
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "TRACKERS",
     "Tracker",
     "TrackerOf",
+    "annotated_expression",
     "availability_of",
     "extended_tracker",
     "follows_status",
@@ -64,6 +67,14 @@ def availability_of(obj: Json, tracker_of: TrackerOf) -> Availability:
         return tracker(obj)
     except (AttributeError, TypeError, ValueError):
         return Availability.FAILED
+
+
+def annotated_expression(manifest: Json) -> str | None:
+    """Return the expression in the annotation of a manifest; None without the annotation."""
+    metadata = manifest.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    value = annotations.get(ANNOTATION_AVAILABLE_WHEN) if isinstance(annotations, dict) else None
+    return None if value is None else str(value)
 
 
 def _when(condition: bool) -> Availability:

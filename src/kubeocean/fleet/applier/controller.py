@@ -44,6 +44,7 @@ from kubeocean.fleet.applier.applied_work import (
 from kubeocean.fleet.applier.availability import TrackerOf, extended_tracker
 from kubeocean.fleet.applier.deletion import DELETION_WAIT_S, WorkDeletion
 from kubeocean.fleet.applier.finished_jobs import note_of, notes_after, notes_of
+from kubeocean.fleet.applier.health_checks import HealthChecks
 from kubeocean.fleet.applier.leftovers import left_overs
 from kubeocean.fleet.applier.manifest_pass import ManifestOutcomes, ManifestPass, ReadManifests
 from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
@@ -102,6 +103,7 @@ class WorkApplier:
     - `namespace`: the member's namespace on the hub.
     - `trackers`: looks up the availability tracker of a kind; `kubefleet_tracker` leaves out the
       kinds that only Kubeocean tracks.
+    - `health_checks`: expressions of users, which come before trackers; None to evaluate none.
     - `backoff`: when a Work is processed again without an event.
     - `deletion_wait_s`: for how long objects with finalizers may delay the end of a deleted Work.
     - `domain`: labels by which copies that leasing made are recognized; these are never taken over.
@@ -116,6 +118,7 @@ class WorkApplier:
         *,
         namespace: str,
         trackers: TrackerOf = extended_tracker,
+        health_checks: HealthChecks | None = None,
         backoff: Backoff | None = None,
         deletion_wait_s: float = DELETION_WAIT_S,
         domain: Domain = DEFAULT,
@@ -138,7 +141,10 @@ class WorkApplier:
         self._pool = WatchPool(member, self._on_object, clock=clock, metrics=metrics)
         self._discovery = Discovery(member, clock=clock)
         objects = MemberObjects(member, domain=domain, discovery=self._discovery)
-        self._manifests = ManifestPass(objects, self._pool, tracker_of=trackers)
+        self._health_checks = health_checks
+        self._manifests = ManifestPass(
+            objects, self._pool, tracker_of=trackers, health_checks=health_checks
+        )
         self._deletion = WorkDeletion(member, objects, wait_s=deletion_wait_s, clock=clock)
         self._controller: Controller[Key] = Controller(
             self.name,
@@ -177,6 +183,8 @@ class WorkApplier:
                 for task in tasks:
                     task.cancel()
         finally:
+            if self._health_checks is not None:
+                await self._health_checks.close()
             self._ended.set()
 
     async def _process_works(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kubeocean.api.fleet.conditions import Availability, ManifestReason
+from kubeocean.api.fleet.conditions import ManifestReason
 from kubeocean.api.fleet.hashes import content_hash
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.errors import ApiError, Conflict, KubeoceanError, Unreachable
@@ -26,6 +26,7 @@ from kubeocean.fleet.applier.finished_jobs import (
     is_job,
     with_job_view,
 )
+from kubeocean.fleet.applier.health_checks import HealthChecks, Observation
 from kubeocean.fleet.applier.manifests import (
     Identifier,
     KindMapping,
@@ -125,10 +126,18 @@ class _Work:
 class ManifestPass:
     """Applies the manifests of Works to one member, and removes left-overs."""
 
-    def __init__(self, objects: MemberObjects, pool: WatchPool, *, tracker_of: TrackerOf) -> None:
+    def __init__(
+        self,
+        objects: MemberObjects,
+        pool: WatchPool,
+        *,
+        tracker_of: TrackerOf,
+        health_checks: HealthChecks | None = None,
+    ) -> None:
         self._objects = objects
         self._pool = pool
         self._tracker_of = tracker_of
+        self._health_checks = health_checks
 
     async def read(self, bodies: Sequence[Any]) -> ReadManifests:
         """Decode the manifests of a Work and look up their kinds in the member."""
@@ -242,14 +251,19 @@ class ManifestPass:
         self._pool.saw(ref, metadata)
         if is_job(identifier):
             work.jobs.append((manifest, live))
-        processed = Processed(identifier, result, self._availability(manifest, result, work))
+        observation = await self._observe(manifest, result, work)
+        processed = Processed(identifier, result)
+        if observation is not None:
+            availability, message = observation.availability, observation.message
+            processed = replace(processed, availability=availability, health=message)
         if work.reports_back and live is not None:
             processed = replace(processed, observed_status=observed_status(live))
         processed = without_content(processed)
-        if metadata is None:  # a Job that has finished and removed itself
+        lasts = observation is None or observation.lasts
+        if metadata is None or not lasts:  # without an object: a Job that has removed itself
             work.record.results.pop(identifier.object, None)
         else:
-            follows = follows_status(identifier.group, identifier.kind, self._tracker_of)
+            follows = self._follows_status(manifest)
             with_status = follows or work.reports_back or is_job(identifier)
             work.record.results[identifier.object] = Remembered(
                 ref,
@@ -260,12 +274,24 @@ class ManifestPass:
             )
         return processed
 
-    def _availability(self, manifest: Manifest, result: Result, work: _Work) -> Availability | None:
+    async def _observe(self, manifest: Manifest, result: Result, work: _Work) -> Observation | None:
+        """Return the availability of a manifest's object; None if it is not applied."""
         if not result.reason.is_applied:
             return None
         if result.live is None:
-            return availability_of_finished(work.finished_jobs, manifest, self._tracker_of)
-        return availability_of(result.live, self._tracker_of)
+            notes = work.finished_jobs
+            return Observation(availability_of_finished(notes, manifest, self._tracker_of))
+        checks = self._health_checks
+        if checks is not None and (check := checks.check_of(manifest.body)) is not None:
+            return await checks.observe(check, result.live)
+        return Observation(availability_of(result.live, self._tracker_of))
+
+    def _follows_status(self, manifest: Manifest) -> bool:
+        """Whether the availability of a manifest's object may change with its status alone."""
+        checks, identifier = self._health_checks, manifest.identifier
+        if checks is not None and checks.check_of(manifest.body) is not None:
+            return True
+        return follows_status(identifier.group, identifier.kind, self._tracker_of)
 
     # Results of earlier passes
 

@@ -35,13 +35,15 @@ __all__ = ["Processed", "observed_status", "work_status"]
 class Processed:
     """Result of a pass for one manifest; `availability` is None if it was not applied.
 
-    `observed_status` is reported back to the hub, if the Work asks for it.
+    `observed_status` is reported back to the hub, if the Work asks for it. `health` describes the
+    result of the object's health check; empty without one.
     """
 
     identifier: Identifier
     result: Result
     availability: Availability | None = None
     observed_status: Json | None = None
+    health: str = ""
 
     @property
     def generation(self) -> int | None:
@@ -143,6 +145,13 @@ def _work_availability(processed: Sequence[Processed]) -> _ConditionText:
 
 # --- one manifest
 
+_AVAILABILITY_MESSAGES: Final = {
+    Availability.AVAILABLE: "the object is available",
+    Availability.NOT_TRACKABLE: "the kind is not trackable",
+    Availability.NOT_YET: "the object is not available yet",
+    Availability.FAILED: "the status of the object could not be read",
+}
+
 
 def _manifest_entry(each: Processed, old: Json, reports_diff: bool, now: str) -> Json:
     judgements = [_diff_reported(each.result)] if reports_diff else _applied(each)
@@ -181,23 +190,10 @@ def _applied(each: Processed) -> list[_ConditionText]:
     judgements: list[_ConditionText] = [
         (WorkCondition.APPLIED, "True", result.reason, "the manifest is applied")
     ]
-    match each.availability:
-        case None:
-            pass
-        case Availability.AVAILABLE:
-            judgements.append(
-                (WorkCondition.AVAILABLE, "True", each.availability, "the object is available")
-            )
-        case Availability.NOT_TRACKABLE:
-            judgements.append(
-                (WorkCondition.AVAILABLE, "True", each.availability, "the kind is not trackable")
-            )
-        case Availability.NOT_YET:
-            message = "the object is not available yet"
-            judgements.append((WorkCondition.AVAILABLE, "False", each.availability, message))
-        case Availability.FAILED:
-            message = "the status of the object could not be read"
-            judgements.append((WorkCondition.AVAILABLE, "False", each.availability, message))
+    if each.availability is not None:
+        status = "True" if each.availability.counts_as_available else "False"
+        message = each.health or _AVAILABILITY_MESSAGES[each.availability]
+        judgements.append((WorkCondition.AVAILABLE, status, each.availability, message))
     return judgements
 
 

@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from kubeocean.api.fleet.clusters import MemberCluster
-from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.conditions import Availability, WorkCondition
 from kubeocean.api.fleet.names import ANNOTATION_PARENT_SNAPSHOT, member_of_namespace
 from kubeocean.api.fleet.works import ManifestCondition, Work
+from kubeocean.fleet.applier.availability import annotated_expression
 from kubeocean.fleet.works.views import binding_of_work, placement_of_work
 from kubeocean.inspect.explain.member import silence
 from kubeocean.inspect.explain.report import (
@@ -75,6 +76,7 @@ def explain_work(details: WorkDetails) -> Explanation:
             Section("belongs to", _parents(work)),
             Section("conditions", tuple(map(condition_text, work.status.conditions))),
             Section("objects", _objects(work)),
+            Section("health checks", _health_checks(work)),
             Section("fields that differ", _fields(work)),
         ),
         unread=details.unread,
@@ -111,7 +113,10 @@ def _answer(work: Work, details: WorkDetails) -> Answer:
         if node.status != "True"
     )
     verdict = problem.message or condition_text(problem)
-    return Answer(rule, verdict, (*bad, *silent), (_REMEDIES[rule],))
+    remedy = _REMEDIES[rule]
+    if rule is ExplanationRule.NOT_AVAILABLE and _has_failed_check(work):
+        remedy = "correct the health checks that could not be evaluated"
+    return Answer(rule, verdict, (*bad, *silent), (remedy,))
 
 
 def _silence(details: WorkDetails) -> tuple[str, ...]:
@@ -136,6 +141,25 @@ def _objects(work: Work) -> tuple[str, ...]:
     return tuple(
         f"{node.kind} {Key(node.namespace, node.name)}: {', '.join([node.state, *node.details])}"
         for node in object_nodes(work)
+    )
+
+
+def _health_checks(work: Work) -> tuple[str, ...]:
+    """Return the expressions in annotations that decide whether objects are available."""
+    nodes = zip(work.spec.workload.manifests, object_nodes(work), strict=True)
+    return tuple(
+        f"{node.kind} {Key(node.namespace, node.name)}: available when {expression}"
+        for manifest, node in nodes
+        if (expression := annotated_expression(manifest)) is not None
+    )
+
+
+def _has_failed_check(work: Work) -> bool:
+    """Whether the availability of an object could not be computed."""
+    return any(
+        condition.type == WorkCondition.AVAILABLE and condition.reason == Availability.FAILED
+        for report in work.status.manifest_conditions
+        for condition in report.conditions
     )
 
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from kubeocean.api.fleet.clusters import AgentStatus, MemberCluster, MemberStatus
+from kubeocean.api.fleet.names import ANNOTATION_AVAILABLE_WHEN
 from kubeocean.api.fleet.placements import PatchDetail
-from kubeocean.api.fleet.works import DiffDetails, DriftDetails, Work
+from kubeocean.api.fleet.works import DiffDetails, DriftDetails, Work, WorkloadTemplate, WorkSpec
 from kubeocean.inspect.explain.report import Explanation, ExplanationRule
 from kubeocean.inspect.explain.work import WorkDetails, explain_work
 from kubeocean.inspect.snapshot import NotRead
@@ -18,7 +19,7 @@ from kubeocean.runtime.clock import instant_of, text_of
 from kubeocean.runtime.objects import Condition, Key
 from support.fleet_objects import member
 from unit.fleet.placements.builders import NOW, REPORT_DIFF, steps
-from unit.inspect.fleet.test_tree import WORK_STEPS, a_work, report
+from unit.inspect.fleet.test_tree import WORK_STEPS, a_work, manifest, report
 
 TIME: datetime = instant_of(NOW)
 BAD = Condition("Applied", "False", "SomeManifestsAreNotApplied", "1 of 2", observed_generation=1)
@@ -64,6 +65,37 @@ def test_each_object_that_failed_is_a_reason() -> None:
     sections = {each.title: each.lines for each in found.sections}
     assert sections["belongs to"] == ("placement app", "binding app-a-00000000")
     assert sections["objects"][0] == "ConfigMap ns/c0: complete"
+
+
+def test_health_checks_are_shown_with_the_reason_and_the_remedy() -> None:
+    expression = "self.status.phase == 'Ready'"
+    work = a_work("a", conditions=steps(*WORK_STEPS, last="False"))
+    annotated = manifest("c0") | {
+        "metadata": {
+            "name": "c0",
+            "namespace": "ns",
+            "annotations": {ANNOTATION_AVAILABLE_WHEN: expression},
+        }
+    }
+    spec = WorkSpec(WorkloadTemplate((annotated, manifest("c1"))))
+    applied = steps(WORK_STEPS[0])
+    for reason, remedy in (
+        ("ManifestNotAvailableYet", "look at these objects in the member cluster"),
+        ("Failed", "correct the health checks that could not be evaluated"),
+    ):
+        not_yet = Condition("Available", "False", reason, f"{expression} is false")
+        reports = report(0, *applied, not_yet), report(1, *steps(*WORK_STEPS))
+        status = msgspec.structs.replace(work.status, manifest_conditions=reports)
+        found = explained(msgspec.structs.replace(work, spec=spec, status=status))
+        assert found.rule is ExplanationRule.NOT_AVAILABLE
+        assert found.reasons == (
+            f"ConfigMap ns/c0: Available False ({reason}): {expression} is false",
+        )
+        assert found.remedies == (remedy,)
+        sections = {each.title: each.lines for each in found.sections}
+        assert sections["health checks"] == (f"ConfigMap ns/c0: available when {expression}",)
+    (section,) = (each for each in explained(a_work("a")).sections if "checks" in each.title)
+    assert section.lines == ()
 
 
 def test_a_work_of_a_silent_member_waits_for_it() -> None:
