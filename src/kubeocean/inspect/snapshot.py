@@ -156,6 +156,7 @@ class WorkerSnapshot:
     missing: Part[tuple[str, ...]] = NOT_REQUESTED  # rights that the credential needs and lacks
     excess: Part[tuple[str, ...]] = NOT_REQUESTED  # rights that the credential has and must not
     exposed: Part[bool] = NOT_REQUESTED  # whether kubelets are sent the credential itself
+    unenforced: Part[tuple[str, ...]] = NOT_REQUESTED  # limits that the worker does not enforce
     tls: Part[Mapping[str, bytes]] = NOT_REQUESTED  # certificates of the proxier, by Secret
     differences: Part[tuple[Difference, ...]] = NOT_REQUESTED  # in two comparisons
     left_over: Part[frozenset[str]] = NOT_REQUESTED  # UIDs of policies, in two reads

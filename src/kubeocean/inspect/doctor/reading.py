@@ -21,6 +21,7 @@ from kubeocean.api.group import DNS_SERVICE, NODE_LEASE_NAMESPACE, SERVER_SERVIC
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import Forbidden, NotFound
+from kubeocean.inspect.doctor.enforcement import unenforced
 from kubeocean.inspect.doctor.fleet_reading import read_fleet
 from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import missing_rights
@@ -115,6 +116,7 @@ class DoctorReader(SnapshotReader):
     async def _computing(self, only: str) -> Snapshot:
         client, domain = self.computing, self.domain
         bindings = await self._bindings()
+        chosen = [each for each in known(bindings, ()) if only in ("", each.name)]
         async with asyncio.TaskGroup() as tasks:
             server = tasks.create_task(self.server())
             definitions = tasks.create_task(
@@ -130,7 +132,7 @@ class DoctorReader(SnapshotReader):
             deployments = tasks.create_task(self.deployments())
             pods = tasks.create_task(read_part("pods of our programs", self._pods()))
             accounts = tasks.create_task(
-                read_part("rights of our accounts", missing_rights(client, domain))
+                read_part("rights of our accounts", missing_rights(client, domain, chosen))
             )
             services = tasks.create_task(read_part("Services", self._services()))
             marked = tasks.create_task(self._marked())
@@ -257,6 +259,7 @@ class DoctorReader(SnapshotReader):
             worker.missing,
             worker.excess,
             worker.exposed,
+            worker.unenforced,
             worker.namespace,
             worker.policies,
             worker.left_over,
@@ -281,6 +284,9 @@ class DoctorReader(SnapshotReader):
             "missing": await self.missing_rights(worker, mount, what),
             "excess": excess if isinstance(excess, NotRead) else _dangers(excess),
             "exposed": await read_part(what, _exposed(worker, access, account)),
+            "unenforced": await read_part(
+                f"limits of worker {name}", unenforced(worker, mount, self.domain)
+            ),
             "namespace": await exists(worker, NAMESPACES, Key("", mount)),
         }
 
