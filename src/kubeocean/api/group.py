@@ -226,6 +226,8 @@ class Domain:
     # New: when a token expires, and when it is renewed
     token_expires = _Key("token-expires")
     token_due = _Key("token-due")
+    # New, a label of TokenRequests: a syncer requests a token for a pod of a virtual node
+    token_request = _Key("token-request")
 
     # New, of a kubeconfig's Secret and of a binding: the identity of the worker cluster
     worker_cluster_id = _Key("worker-cluster-id")
@@ -284,6 +286,7 @@ class Domain:
     syncer = _Object("syncer")
     proxier = _Object("proxier")
     metrics = _Object("metrics")  # new: the account that scrapes kubelets
+    egress_policy = _Object("syncer-egress")  # new: the NetworkPolicy of pods in a worker
     system_namespace = _Object("system")
     host_port_namespace = _Object("fake")
     worker_namespace = _Object("worker")

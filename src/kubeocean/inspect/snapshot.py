@@ -152,13 +152,13 @@ class WorkerSnapshot:
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
     policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED  # of the whole worker
     namespace: SnapshotPart[bool] = NOT_REQUESTED  # whether the mount namespace exists
-    missing: SnapshotPart[tuple[str, ...]] = (
-        NOT_REQUESTED  # rights that the credential needs and lacks
-    )
-    excess: SnapshotPart[tuple[str, ...]] = (
-        NOT_REQUESTED  # rights that the credential has and must not
-    )
+    # Rights that the credential needs and lacks
+    missing: SnapshotPart[tuple[str, ...]] = NOT_REQUESTED
+    # Rights that the credential has and must not
+    excess: SnapshotPart[tuple[str, ...]] = NOT_REQUESTED
     exposed: SnapshotPart[bool] = NOT_REQUESTED  # whether kubelets are sent the credential itself
+    # Limits that the worker does not enforce
+    unenforced: SnapshotPart[tuple[str, ...]] = NOT_REQUESTED
     tls: SnapshotPart[Mapping[str, bytes]] = NOT_REQUESTED  # certificates of the proxier, by Secret
     differences: SnapshotPart[tuple[Difference, ...]] = NOT_REQUESTED  # in two comparisons
     left_over: SnapshotPart[frozenset[str]] = NOT_REQUESTED  # UIDs of policies, in two reads
@@ -177,9 +177,8 @@ class FleetSnapshot:
     """
 
     definitions: SnapshotPart[Mapping[str, Json | None]] = NOT_REQUESTED  # None: not installed
-    elections: SnapshotPart[Mapping[str, Lease]] = (
-        NOT_REQUESTED  # in the fleet's namespace, by name
-    )
+    # In the fleet's namespace, by name
+    elections: SnapshotPart[Mapping[str, Lease]] = NOT_REQUESTED
     members: SnapshotPart[tuple[MemberCluster, ...]] = NOT_REQUESTED
     internals: SnapshotPart[Mapping[str, InternalMemberCluster]] = NOT_REQUESTED  # by member
     placements: SnapshotPart[tuple[Placement, ...]] = NOT_REQUESTED  # of both scopes
@@ -212,23 +211,19 @@ class Snapshot:
     management: str = ""  # UID of the cluster in which our programs run; empty: the computing one
     bindings: SnapshotPart[tuple[ClusterBinding, ...]] = NOT_REQUESTED
     nodes: SnapshotPart[tuple[Node, ...]] = NOT_REQUESTED  # virtual nodes
-    usage: SnapshotPart[Mapping[str, NodeUse]] = (
-        NOT_REQUESTED  # of virtual nodes with pods, by name
-    )
+    # Of virtual nodes with pods, by name
+    usage: SnapshotPart[Mapping[str, NodeUse]] = NOT_REQUESTED
     heartbeats: SnapshotPart[Mapping[str, Lease]] = NOT_REQUESTED  # by node
     elections: SnapshotPart[Mapping[str, Lease]] = NOT_REQUESTED  # in the system namespace, by name
-    deployments: SnapshotPart[Mapping[str, Deployment]] = (
-        NOT_REQUESTED  # in the system namespace, by name
-    )
+    # In the system namespace, by name
+    deployments: SnapshotPart[Mapping[str, Deployment]] = NOT_REQUESTED
     program_pods: SnapshotPart[tuple[Json, ...]] = NOT_REQUESTED  # of manager, syncers and proxiers
     accounts: SnapshotPart[Mapping[str, tuple[str, ...] | None]] = NOT_REQUESTED  # rights they lack
-    services: SnapshotPart[Mapping[str, Json | None]] = (
-        NOT_REQUESTED  # for pods in workers, by name
-    )
+    # For pods in workers, by name
+    services: SnapshotPart[Mapping[str, Json | None]] = NOT_REQUESTED
     marked: Mapping[str, SnapshotPart[tuple[Untyped, ...]]] = field(default_factory=dict)  # by kind
-    left_over: SnapshotPart[frozenset[str]] = (
-        NOT_REQUESTED  # UIDs of nodes and marked objects, twice read
-    )
+    # UIDs of nodes and marked objects, twice read
+    left_over: SnapshotPart[frozenset[str]] = NOT_REQUESTED
     fleet: FleetSnapshot | None = None  # None: the cluster serves no kind of a fleet
     workers: Mapping[str, WorkerSnapshot] = field(default_factory=dict)  # by binding
     unread: tuple[NotRead, ...] = ()  # reads that failed

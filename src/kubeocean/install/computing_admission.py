@@ -9,13 +9,15 @@ the two:
 - a syncer creates and deletes pods, and writes their status, only on these nodes;
 - a syncer changes no content of Secrets and ConfigMaps, and in the system namespace no Secret or
   ConfigMap at all, except ConfigMaps by which sharded syncers divide their work;
-- a token that a syncer requests is bound to a pod, valid for a day at most, and of no namespace
-  whose pods stay in the computing cluster;
+- a token that a syncer requests is bound to a pod on these nodes, valid for a day at most, and of
+  no namespace whose pods stay in the computing cluster;
 - a proxier approves only certificates that it has requested itself;
 - the manager writes only cluster roles that have the names of syncers and proxiers.
 
-A policy can read no object but that of the request. If a syncer requests a token for a pod, or
-evicts a pod, the node of the pod is not in the request: these requests are not limited to the
+The node of a pod is not in a request for its token. A policy can read further objects only as
+parameters, which are selected by labels: all pods of the namespace are read for each token of a
+syncer. TokenRequests of syncers have a label, without which they are refused, and the policy reads
+no pods for requests without the label, as kubelets send them. Evictions are not limited to the
 syncer's own nodes.
 
 For accounts that all bindings share (see `computing_objects`), only the rules that need no
@@ -27,9 +29,10 @@ from __future__ import annotations
 from typing import Final
 
 from kubeocean.api import naming
-from kubeocean.api.group import NODE_LEASE_NAMESPACE
+from kubeocean.api.group import NODE_LEASE_NAMESPACE, TRUE
 from kubeocean.install.object_parts import (
     RBAC,
+    PodLookup,
     admission_policy,
     admission_rule,
     by_account,
@@ -66,24 +69,52 @@ def computing_admission(values: Values) -> list[Json]:
 
 
 def _tokens(values: Values) -> list[Json]:
-    """Return the admission policy for tokens that syncers request.
+    """Return the admission policies for tokens that syncers request.
 
     RBAC lets syncers request tokens of any ServiceAccount, because pods of any namespace may run in
-    a worker. The policy requires that a token is bound to a pod, as kubelets request it; the API
-    server refuses a pod with another ServiceAccount.
+    a worker. The policies require that a token is bound to a pod of the syncer, as kubelets request
+    it; the API server refuses a pod with another ServiceAccount.
+
+    The UID is required because the API server's cache, from which policies get pods, shows a new
+    pod a moment after its creation: names of pods can be guessed before, UIDs cannot.
     """
     domain, hours = values.domain, TOKEN_LIFETIME_S // 3600
     kept = ", ".join(f"'{each}'" for each in sorted(domain.system_namespaces))
-    return admission_policy(
+    shared, own = by_account(values.namespace, domain.syncer), _own_nodes(values)
+    bound = "object.spec.boundObjectRef"
+    label = f"'{domain.token_request}'"
+    labelled = f"{label} in object.metadata.labels && object.metadata.labels[{label}] == '{TRUE}'"
+    of_binding = admission_policy(
+        f"{domain.syncer}-pod-tokens",
+        labels=labels(domain),
+        requested_by=_by_own(values, domain.syncer),
+        rules=[admission_rule("serviceaccounts/token", _CREATE)],
+        of_pod=PodLookup(f"{bound}.name", domain.token_request),
+        variables=own,
+        validations=[
+            validation(
+                "has(params.spec.nodeName) && params.spec.nodeName.startsWith(variables.prefix)",
+                "tokens must be of pods on the syncer's own virtual nodes",
+            )
+        ],
+    )
+    of_any = admission_policy(
         f"{domain.syncer}-tokens",
         labels=labels(domain),
         requested_by=_by_any(values, domain.syncer),
         rules=[admission_rule("serviceaccounts/token", _CREATE)],
         validations=[
             validation(
-                "has(object.spec.boundObjectRef) && has(object.spec.boundObjectRef.kind) && "
-                "object.spec.boundObjectRef.kind == 'Pod'",
+                f"has({bound}) && has({bound}.kind) && {bound}.kind == 'Pod'",
                 "tokens must be bound to a pod",
+            ),
+            validation(
+                f"{shared} || (has({bound}.uid) && {bound}.uid != '')",
+                "tokens must be bound to a pod by its UID",
+            ),
+            validation(
+                f"{shared} || (has(object.metadata.labels) && {labelled})",
+                f"requests for tokens must have the label {domain.token_request}={TRUE}",
             ),
             validation(
                 f"object.spec.expirationSeconds <= {TOKEN_LIFETIME_S}",
@@ -95,6 +126,7 @@ def _tokens(values: Values) -> list[Json]:
             ),
         ],
     )
+    return [*of_any, *of_binding]
 
 
 def _nodes(values: Values) -> list[Json]:

@@ -176,7 +176,7 @@ def egress_policy(values: WorkerValues) -> Json:
     return named(
         "NetworkPolicy",
         "networking.k8s.io/v1",
-        f"{values.account}-egress",
+        values.domain.egress_policy,
         namespace=values.mount_namespace,
         labels=worker_labels(values.domain),
         spec={"podSelector": {}, "policyTypes": ["Egress"], "egress": rules},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api.group import (
@@ -10,6 +11,7 @@ from kubeocean.api.group import (
     APP_NAME,
     APP_PART_OF,
     COMPONENT_WORKER,
+    TRUE,
     Domain,
 )
 from kubeocean.install.permissions import Rights, Rule
@@ -17,6 +19,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "RBAC",
+    "PodLookup",
     "accounts",
     "admission_policy",
     "admission_rule",
@@ -37,6 +40,18 @@ __all__ = [
 RBAC: Final = "rbac.authorization.k8s.io"
 _RBAC_VERSION: Final = f"{RBAC}/v1"
 _ADMISSION: Final = "admissionregistration.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class PodLookup:
+    """The pod that a request is about, which an admission policy reads as its parameter.
+
+    The API server passes each pod of the namespace to the policy. So that it does this for no other
+    request, requests that the policy applies to have a label.
+    """
+
+    name: str  # CEL expression for the name of the pod
+    request_label: str  # of the requests, with the value "true"
 
 
 def labels(domain: Domain, component: str = "") -> dict[str, str]:
@@ -161,19 +176,31 @@ def admission_policy(
     rules: list[Json],
     validations: list[Json],
     variables: list[Json] | None = None,
+    of_pod: PodLookup | None = None,
 ) -> list[Json]:
     """Return a ValidatingAdmissionPolicy for requests of ServiceAccounts, and its binding.
 
-    `requested_by` is a CEL expression that selects these accounts, such as `by_account` returns.
+    - `requested_by`: a CEL expression that selects these accounts, such as `by_account` returns.
+    - `of_pod`: the pod that the policy looks up; it is `params` in CEL.
     """
-    spec: Json = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": rules},
-        "matchConditions": [{"name": "by-the-account", "expression": requested_by}],
+    conditions: list[Json] = [{"name": "by-the-account", "expression": requested_by}]
+    constraints: Json = {"resourceRules": rules}
+    spec: Json = {"failurePolicy": "Fail"}
+    binding: Json = {"policyName": name, "validationActions": ["Deny"]}
+    if of_pod is not None:
+        expression = f"params.metadata.name == {of_pod.name}"
+        conditions.append({"name": "of-the-pod", "expression": expression})
+        selector: Json = {"matchLabels": {of_pod.request_label: TRUE}}
+        constraints["objectSelector"] = selector
+        spec["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
+        # All pods in the namespace of the request; a policy cannot select one by its name.
+        binding["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Deny"}
+    spec |= {
+        "matchConstraints": constraints,
+        "matchConditions": conditions,
         **({"variables": variables} if variables else {}),
         "validations": validations,
     }
-    binding: Json = {"policyName": name, "validationActions": ["Deny"]}
     return [
         named("ValidatingAdmissionPolicy", _ADMISSION, name, labels=labels, spec=spec),
         named("ValidatingAdmissionPolicyBinding", _ADMISSION, name, labels=labels, spec=binding),

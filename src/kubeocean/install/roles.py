@@ -50,6 +50,7 @@ __all__ = [
     "REVIEWS",
     "AddOn",
     "add_on_rule",
+    "egress_rule",
     "manager_rights",
     "metrics_rights",
     "proxier_own_rights",
@@ -134,6 +135,7 @@ def worker_rights(
     chosen = set(add_ons)
     policies = (Rule(("events",), _CREATE_PATCH),)
     own = [*_MOUNT, *(policies if mount_namespace == EVENTS_NAMESPACE else ())]
+    own.append(egress_rule(domain))
     if AddOn.METRICS in chosen:
         own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.metrics,)))
     if AddOn.RENEWAL in chosen:
@@ -142,6 +144,13 @@ def worker_rights(
         (*_WORKER, *(rule for add_on, rule in _ADD_ONS.items() if add_on in chosen)),
         {EVENTS_NAMESPACE: policies} | {mount_namespace: tuple(own)},
     )
+
+
+def egress_rule(domain: Domain = DEFAULT) -> Rule:
+    """Return the rule to read the NetworkPolicy of the mount namespace, with which doctor checks
+    that there is one.
+    """
+    return Rule(("networkpolicies",), ("get",), "networking.k8s.io", (domain.egress_policy,))
 
 
 def add_on_rule(add_on: AddOn) -> Json:

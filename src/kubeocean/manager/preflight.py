@@ -2,9 +2,10 @@
 
 A missing mount namespace is created if the credential may do so. Then one access review is sent for
 each permission of the shipped role, so that missing permissions can be named exactly. Missing
-add-ons do not block the rollout. Neither does the permission to read the cluster's identity, which
-roles of workers that joined earlier do not have. The metrics add-on also counts as granted if the
-credential itself may read metrics, as it could before metrics had an account of their own.
+add-ons do not block the rollout. Neither do the permissions to read the cluster's identity and the
+NetworkPolicy of the mount namespace, which roles of workers that joined earlier do not have. The
+metrics add-on also counts as granted if the credential itself may read metrics, as it could before
+metrics had an account of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.install.access_reviews import granted
 from kubeocean.install.object_parts import labels
 from kubeocean.install.permissions import Permission
-from kubeocean.install.roles import ALL_ADD_ONS, IDENTITY, AddOn, metrics_rights, worker_rights
+from kubeocean.install.roles import (
+    ALL_ADD_ONS,
+    IDENTITY,
+    AddOn,
+    egress_rule,
+    metrics_rights,
+    worker_rights,
+)
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
@@ -73,10 +81,10 @@ async def review(worker: Client, mount_namespace: str, domain: Domain) -> Permis
 
     :raises ApiError: the worker could not be reached.
     """
-    optional = set(IDENTITY.permissions())
+    optional = {*IDENTITY.permissions(), *egress_rule(domain).permissions(mount_namespace)}
     required = [
         permission
-        for permission in worker_rights(mount_namespace, ()).permissions()
+        for permission in worker_rights(mount_namespace, (), domain).permissions()
         if permission not in optional
     ]
     # An add-on is granted if all permissions of one of its alternatives are.

@@ -28,6 +28,7 @@ from kubeocean.runtime.kinds import (
     PODS,
     SECRETS,
     SERVICE_ACCOUNTS,
+    Pod,
 )
 from kubeocean.runtime.objects import Json, Resource
 from support.rollout_env import binding_body, roll_out
@@ -183,24 +184,74 @@ async def test_a_syncer_changes_the_tables_of_rings_and_no_other_config_map(boun
     assert await denied(bound.syncer.patch(CONFIG_MAPS, table, change, bound.namespace))
 
 
+def token_request(target: Pod, **reference: str | None) -> Json:
+    """Return a TokenRequest as a syncer sends it; `reference` replaces fields of the pod."""
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": target.name, "uid": target.uid} | reference
+    return {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "metadata": {"labels": {DEFAULT.token_request: "true"}},
+        "spec": {
+            "expirationSeconds": 3600,
+            "boundObjectRef": {name: value for name, value in bound.items() if value is not None},
+        },
+    }
+
+
 async def test_a_syncer_requests_no_token_of_system_namespaces(bound: Bound) -> None:
     name, namespace = f"p-{bound.cluster_id}", "kube-system"
     await bound.admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
     body = pod(name, f"vnode-{bound.cluster_id}-n1")
     body["spec"]["serviceAccountName"] = name
     target = await bound.admin.create(PODS, body, namespace=namespace)
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": target.uid}
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": 3600, "boundObjectRef": reference},
-    }
+    request = token_request(target)
 
     async def limited() -> bool:
-        token_request = bound.syncer.post(SERVICE_ACCOUNTS, name, "token", request, namespace)
-        return "stay in the computing cluster" in await denied(token_request)
+        answer = bound.syncer.post(SERVICE_ACCOUNTS, name, "token", request, namespace)
+        return "stay in the computing cluster" in await denied(answer)
 
     await until(limited, within=30)
+
+
+async def test_a_syncer_requests_tokens_of_pods_on_its_own_virtual_nodes_only(
+    bound: Bound,
+) -> None:
+    own_node, mark = f"vnode-{bound.cluster_id}-n1", bound.cluster_id
+
+    async def pod_on(node_name: str = "") -> Pod:
+        body = pod(f"p{uuid.uuid4().hex[:8]}", node_name)
+        if not node_name:
+            del body["spec"]["nodeName"]
+        return await bound.admin.create(PODS, body, namespace=bound.namespace)
+
+    async def refusal(request: Json, client: Client = bound.syncer) -> str:
+        return await denied(
+            client.post(SERVICE_ACCOUNTS, "default", "token", request, bound.namespace)
+        )
+
+    async def account() -> bool:
+        listing = await bound.admin.list(SERVICE_ACCOUNTS, bound.namespace)
+        return "default" in {each.name for each in listing.items}
+
+    await until(account, within=30)
+    real = await pod_on(f"machine-{mark}")
+    elsewhere = [real, await pod_on(f"vnode-z{mark}-n1"), await pod_on()]
+
+    async def limited() -> bool:
+        return "own virtual nodes" in await refusal(token_request(real))
+
+    await until(limited, within=30)  # the API server reads new policies, and pods, by watches
+    for each in elsewhere:
+        assert "own virtual nodes" in await refusal(token_request(each))
+        assert "by its UID" in await refusal(token_request(each, uid=None))
+        unlabelled = token_request(each) | {"metadata": {}}
+        assert DEFAULT.token_request in await refusal(unlabelled)
+        # Kubelets and administrators are not limited.
+        assert await refusal(unlabelled, bound.admin) == ""
+    own = await pod_on(own_node)
+    assert await refusal(token_request(own)) == ""
+    assert "by its UID" in await refusal(token_request(own, uid=""))
+    assert DEFAULT.token_request in await refusal(token_request(own) | {"metadata": {}})
 
 
 async def test_the_manager_writes_cluster_roles_of_syncers_and_proxiers_only(bound: Bound) -> None:

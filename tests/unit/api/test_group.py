@@ -84,6 +84,7 @@ NEW = {
     "log_level",
     *("management_cluster_id", "rolled_out_for"),
     *("rollout_digest", "sync_back", "synced_hash", "token_due", "token_expires", "virtual_uid"),
+    "token_request",
     "worker_cluster_id",
 }
 OBJECTS = {
@@ -91,6 +92,7 @@ OBJECTS = {
     "syncer": "kubeocean-syncer",
     "proxier": "kubeocean-proxier",
     "metrics": "kubeocean-metrics",  # new
+    "egress_policy": "kubeocean-syncer-egress",  # new
     "system_namespace": "kubeocean-system",
     "host_port_namespace": "kubeocean-fake",
     "worker_namespace": "kubeocean-worker",

@@ -156,6 +156,7 @@ def test_permissions_use_the_names_of_the_domain() -> None:
         "kube-system",
         "tapestry-metrics",
         "tapestry-syncer",
+        "tapestry-syncer-egress",
     }
     assert TAPESTRY.system_namespace in manager_rights(TAPESTRY).within
     assert TAPESTRY.host_port_namespace in syncer_rights(TAPESTRY).within

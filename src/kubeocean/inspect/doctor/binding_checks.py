@@ -15,6 +15,7 @@ from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.api.policies import problems as policy_problems
 from kubeocean.api.validation import describe
 from kubeocean.inspect.doctor.computing_checks import has_flag
+from kubeocean.inspect.doctor.enforcement import Limit
 from kubeocean.inspect.doctor.left_over import gone_holder
 from kubeocean.inspect.doctor.server_checks import check_clock, check_definitions, check_version
 from kubeocean.inspect.findings import Finding, Severity
@@ -137,6 +138,24 @@ def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fi
         yield from _check_certificates(check, about, pem or b"", snapshot.at, remedy)
     token = access.token.reveal() if access.token is not None else ""
     yield from _check_token(about, token, snapshot.at, remedy)
+
+
+def _check_enforcement(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
+    """Check that the worker itself enforces the limits of a lease."""
+    mount = worker.binding.spec.mount_namespace or snapshot.domain.worker_namespace
+    messages = {
+        Limit.ADMISSION: "no admission policy of the worker limits its credential, which may"
+        " create pods on any node and with any priority class",
+        Limit.POD_SECURITY: f"the worker lets it create privileged pods: namespace {mount} has no"
+        " PodSecurity level, or level privileged",
+        Limit.EGRESS: f"namespace {mount} of the worker has no NetworkPolicy"
+        f" {snapshot.domain.egress_policy}: pods may reach metadata addresses of the nodes"
+        " and the worker's API server",
+    }
+    remedy = f"the owner sets it up by: {join_command(worker.binding)}"
+    for limit in require(worker.unenforced):
+        about, message = _about(worker), messages[Limit(limit)]
+        yield Finding(Severity.WARNING, about, message, remedy, check="enforcement")
 
 
 def _check_kubelets(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
@@ -288,6 +307,7 @@ CHECKS: Final = {
     "mount namespace": _check_namespace,
     "rights": _check_rights,
     "credential": _check_credential,
+    "enforcement": _check_enforcement,
     "kubelets": _check_kubelets,
     "proxier certificate": _check_tls,
     "policies": _check_policies,

@@ -152,6 +152,11 @@ def has_flag(deployment: Deployment | None, flag: str, value: str = "") -> bool:
 
 def _check_accounts(snapshot: Snapshot) -> Iterator[Finding]:
     """Check that our service accounts have the declared rights in the computing cluster."""
+    of_bindings = {
+        name(each.spec.cluster_id, snapshot.domain)
+        for each in snapshot.chosen
+        for name in (naming.syncer_deployment, naming.proxier_deployment)
+    }
     for name, lacks in require(snapshot.accounts).items():
         about = f"ServiceAccount {snapshot.domain.system_namespace}/{name}"
         if lacks is None:
@@ -161,6 +166,8 @@ def _check_accounts(snapshot: Snapshot) -> Iterator[Finding]:
         else:
             continue
         remedy = "kubeocean install grants what is declared"
+        if name in of_bindings:
+            remedy += "; the manager binds the account to its roles, and its log says why not"
         yield Finding(Severity.ERROR, about, message, remedy, check="accounts")
 
 

@@ -10,17 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from kubeocean.api import naming
+from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import SYSTEM_NAMESPACE, Domain
 from kubeocean.errors import Forbidden, NotFound
 from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.object_parts import RBAC
 from kubeocean.install.permissions import Permission
-from kubeocean.install.roles import manager_rights, proxier_rights, syncer_rights
+from kubeocean.install.roles import (
+    manager_rights,
+    proxier_own_rights,
+    proxier_rights,
+    syncer_own_rights,
+    syncer_rights,
+)
 from kubeocean.manager.preflight import summary
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json, Resource, Untyped
 
-__all__ = ["covers", "declared", "missing_rights"]
+__all__ = ["covers", "declared", "declared_for", "missing_rights"]
 
 _ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, Untyped)
 _WIDE: Final = (
@@ -37,7 +45,7 @@ _AUTHENTICATION: Final = Permission(
 
 
 def declared(domain: Domain) -> dict[str, tuple[Permission, ...]]:
-    """Return the permissions that each account needs, by its name."""
+    """Return the permissions that the manager and each shared account need, by account."""
     return {
         domain.manager: tuple(manager_rights(domain).permissions()),
         domain.syncer: tuple(syncer_rights(domain).permissions()),
@@ -45,10 +53,30 @@ def declared(domain: Domain) -> dict[str, tuple[Permission, ...]]:
     }
 
 
-async def missing_rights(client: Client, domain: Domain) -> dict[str, tuple[str, ...] | None]:
+def declared_for(binding: ClusterBinding, domain: Domain) -> dict[str, tuple[Permission, ...]]:
+    """Return the permissions that the accounts of one binding need, by account."""
+    cluster_id, secret = binding.spec.cluster_id, binding.spec.secret_ref.name
+    syncer = naming.syncer_deployment(cluster_id, domain)
+    proxier = naming.proxier_deployment(cluster_id, domain)
+    namespace = domain.system_namespace
+    syncers = syncer_own_rights(
+        binding=binding.name, secret=secret, lease=syncer, namespace=namespace
+    )
+    proxiers = proxier_own_rights((secret,), namespace)
+    shared = declared(domain)
+    return {
+        syncer: (*shared[domain.syncer], *syncers.permissions()),
+        proxier: (*shared[domain.proxier], *proxiers.permissions()),
+    }
+
+
+async def missing_rights(
+    client: Client, domain: Domain, bindings: Iterable[ClusterBinding] = ()
+) -> dict[str, tuple[str, ...] | None]:
     """Return the rights that each service account lacks; None if the account does not exist.
 
-    Without any of the accounts Kubeocean is not installed, and nothing is missing.
+    Accounts of bindings are included if they exist: a binding may use the shared accounts. Without
+    any other account Kubeocean is not installed, and nothing is missing.
 
     :raises ApiError: the rights could not be read.
     """
@@ -57,6 +85,9 @@ async def missing_rights(client: Client, domain: Domain) -> dict[str, tuple[str,
     permissions = declared(domain)
     if not accounts & set(permissions):
         return {}
+    for binding in bindings:
+        own = declared_for(binding, domain)
+        permissions |= {name: needed for name, needed in own.items() if name in accounts}
     return {
         name: await _lacks(client, name, namespace, needed) if name in accounts else None
         for name, needed in permissions.items()
@@ -80,10 +111,24 @@ async def _lacks(
 
 
 async def _rules(client: Client, account: str, namespace: str, where: str) -> tuple[Json, ...]:
-    """Return the rules of the role of our name, if the service account is bound to that role."""
+    """Return the rules of the roles of our names to which a service account is bound.
+
+    The account of a binding has a second ClusterRoleBinding, to the role that all share.
+    """
+    own = await _bound_rules(client, account, account, namespace, where)
+    if where:
+        return own
+    shared = await _bound_rules(client, f"{account}-shared", account, namespace, where)
+    return (*own, *shared)
+
+
+async def _bound_rules(
+    client: Client, binding: str, account: str, namespace: str, where: str
+) -> tuple[Json, ...]:
+    """Return the rules of the role that a binding grants to a service account."""
     bindings, roles = _LOCAL if where else _WIDE
     try:
-        bound = (await client.get(bindings, account, where, keep_raw=True)).content()
+        bound = (await client.get(bindings, binding, where, keep_raw=True)).content()
         role = (await client.get(roles, bound["roleRef"]["name"], where, keep_raw=True)).content()
     except NotFound:
         return ()

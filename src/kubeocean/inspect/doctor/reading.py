@@ -21,6 +21,7 @@ from kubeocean.api.group import DNS_SERVICE, NODE_LEASE_NAMESPACE, SERVER_SERVIC
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import ConfigError, Forbidden, NotFound
+from kubeocean.inspect.doctor.enforcement import unenforced
 from kubeocean.inspect.doctor.fleet_reading import read_fleet
 from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import missing_rights
@@ -131,6 +132,7 @@ class DoctorReader(SnapshotReader):
             f"namespace {domain.system_namespace}", recorded_management(client, domain)
         )
         programs = await self._programs(known(recorded, ""))
+        chosen = [each for each in known(bindings, ()) if only in ("", each.name)]
         async with asyncio.TaskGroup() as tasks:
             server = tasks.create_task(self.server())
             definitions = tasks.create_task(
@@ -147,7 +149,7 @@ class DoctorReader(SnapshotReader):
                 listed = tasks.create_task(self.deployments(programs))
                 pods = tasks.create_task(read_part("pods of our programs", self._pods(programs)))
             accounts = tasks.create_task(
-                read_part("rights of our accounts", missing_rights(client, domain))
+                read_part("rights of our accounts", missing_rights(client, domain, chosen))
             )
             services = tasks.create_task(read_part("Services", self._services()))
             marked = tasks.create_task(self._marked())
@@ -297,6 +299,7 @@ class DoctorReader(SnapshotReader):
             worker.missing,
             worker.excess,
             worker.exposed,
+            worker.unenforced,
             worker.namespace,
             worker.policies,
             worker.left_over,
@@ -321,6 +324,9 @@ class DoctorReader(SnapshotReader):
             "missing": await self.missing_rights(worker, mount, what),
             "excess": excess if isinstance(excess, NotRead) else _dangers(excess),
             "exposed": await read_part(what, _exposed(worker, access, account)),
+            "unenforced": await read_part(
+                f"limits of worker {name}", unenforced(worker, mount, self.domain)
+            ),
             "namespace": await exists(worker, NAMESPACES, Key("", mount)),
         }
 

@@ -97,11 +97,18 @@ class TokenContext:
     domain: Domain = field(default=group.DEFAULT)
 
 
-def token_request(source: TokenSource, *, pod: str, uid: str) -> Json:
-    """Return the TokenRequest; a token without an audience is for the API server."""
+def token_request(
+    source: TokenSource, *, pod: str, uid: str, domain: Domain = group.DEFAULT
+) -> Json:
+    """Return the TokenRequest; a token without an audience is for the API server.
+
+    An admission policy of the installation compares the node of the pod only for requests with the
+    label, and refuses those without it.
+    """
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
+        "metadata": {"labels": {domain.token_request: group.TRUE}},
         "spec": {
             "audiences": [source.audience] if source.audience else [],
             "expirationSeconds": min(source.expiration_s, _LONGEST_LIFE_S),
@@ -343,7 +350,9 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         self, source: TokenSource, context: TokenContext, secret: Untyped | None
     ) -> None:
         """Request a token and store it in its Secret; create the Secret if it does not exist."""
-        body = token_request(source, pod=context.pod.name, uid=context.pod_uid)
+        body = token_request(
+            source, pod=context.pod.name, uid=context.pod_uid, domain=context.domain
+        )
         response = await self.clusters.computing.post(
             SERVICE_ACCOUNTS, context.account, "token", body, context.pod.namespace
         )

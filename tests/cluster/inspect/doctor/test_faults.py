@@ -16,7 +16,7 @@ import pytest
 
 from conftest import NewCluster
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.api.group import DEFAULT
+from kubeocean.api.group import DEFAULT, LABEL_POD_SECURITY
 from kubeocean.api.ownership import Ids, ownership
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, PolicySpec, ResourceLimit
 from kubeocean.errors import NotFound
@@ -32,18 +32,38 @@ from kubeocean.install.values import Values, WorkerValues
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS_WITH_DATA
+from kubeocean.runtime.kinds import (
+    CONFIG_MAPS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS_WITH_DATA,
+)
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 from kubeocean.worker_access.identity import identity_of
 from support.doctor_command import Doctor, output_of, run_command
 from support.faults import Faults, SkewedClock
+from support.rollout_env import roll_out
 from support.syncer_process import SyncerProcess, syncer
 from support.wait import until
 
 SYSTEM = "kubeocean-system"
+PROGRAMS = ("syncer", "proxier")
 ROLES = Resource(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, Untyped
+)
+NETWORK_POLICIES = Resource(
+    "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, Untyped
+)
+POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    False,
+    Untyped,
 )
 OURS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True, Untyped)
 DENIED = dict.fromkeys(("hostNetwork", "hostPID", "hostIPC", "hostPath", "privileged"), "Deny")
@@ -242,6 +262,79 @@ async def test_accounts_that_lost_their_roles(
         await Applier(computing_api, domain=DEFAULT).apply_all(
             [each for each in computing_objects(Values()) if each["kind"] == "ClusterRoleBinding"]
         )
+
+
+async def test_accounts_of_a_binding_that_lost_their_roles(
+    joined: JoinedWorker, computing: Cluster, doctor: Doctor, faults: Faults, tmp_path: Path
+) -> None:
+    computing_api = joined.computing_api
+    binding = await computing_api.get(CLUSTER_BINDINGS, joined.name)
+    await roll_out(computing_api, binding, tmp_path)
+    syncer, proxier = (f"kubeocean-{each}-{binding.spec.cluster_id}" for each in PROGRAMS)
+
+    async def missing(client: Client = computing_api) -> dict[str, tuple[str, ...] | None]:
+        rights = await missing_rights(client, DEFAULT, [binding])
+        return {name: rights[name] for name in (syncer, proxier)}
+
+    viewer = computing.client(wrap=faults.wrap)
+    faults.answer(403, times=1000, when=lambda requested: "accessreviews" in requested.path)
+    try:
+        for client in (computing_api, viewer):
+            await until(lambda: _equals(missing(client), {syncer: (), proxier: ()}))  # noqa: B023
+        for resource, name in ((ROLES, f"{syncer}-shared"), (OURS, proxier)):
+            where = SYSTEM if resource is OURS else ""
+            bound = await computing_api.get(resource, name, where)
+            await computing_api.delete(resource, name, where, uid=bound.uid)
+        secret = f"get, list, watch secrets {binding.spec.secret_ref.name} in {SYSTEM}"
+        for client in (computing_api, viewer):
+
+            async def lacking(client: Client = client) -> bool:
+                rights = await missing(client)
+                own = "patch clusterbindings.cloud.tencent.com"
+                assert not any(own in each for each in rights[syncer] or ())
+                lost = "get, list, watch, create, patch, delete nodes"
+                return lost in (rights[syncer] or ()) and rights[proxier] == (secret,)
+
+            await until(lacking)
+        await doctor.finds("accounts", "delete nodes", joined.name)
+        await doctor.finds("accounts", secret, joined.name)
+    finally:
+        await viewer.close()
+
+
+async def _equals(reading: Awaitable[object], value: object) -> bool:
+    return await reading == value
+
+
+async def test_limits_that_the_worker_does_not_enforce(
+    joined: JoinedWorker, doctor: Doctor
+) -> None:
+    worker_api, mount = joined.worker_api, joined.mount
+
+    async def delete(resource: Resource[Untyped], name: str, namespace: str = "") -> None:
+        stored = await worker_api.get(resource, name, namespace)
+        await worker_api.delete(resource, name, namespace, uid=stored.uid)
+
+    async def findings() -> list[str]:
+        _, document, _ = await doctor(joined.name)
+        assert f"enforcement of {joined.name}" in document["checks"], document
+        return [each["message"] for each in document["findings"] if each["check"] == "enforcement"]
+
+    async def finds(*texts: str) -> bool:
+        messages = await findings()
+        return len(messages) == len(texts) and all(
+            text in message for text, message in zip(texts, messages, strict=True)
+        )
+
+    await until(finds, within=60)  # the API server reads new policies by a watch
+    level = MergePatch({"metadata": {"labels": {LABEL_POD_SECURITY: "privileged"}}})
+    await worker_api.patch(NAMESPACES, mount, level)
+    await until(lambda: finds("privileged pods"), within=60)  # the admission policy refuses it, too
+    await delete(NETWORK_POLICIES, "kubeocean-syncer-egress", mount)
+    await until(lambda: finds("privileged pods", "metadata addresses"), within=60)
+    await delete(POLICY_BINDINGS, f"{joined.joining.worker.cluster_role}-pods")
+    texts = ("no admission policy", "privileged pods", "metadata addresses")
+    await until(lambda: finds(*texts), within=60)
 
 
 async def test_no_secret(joined: JoinedWorker, doctor: Doctor) -> None:

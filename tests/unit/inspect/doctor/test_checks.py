@@ -117,6 +117,7 @@ def a_worker(**more: object) -> WorkerSnapshot:
         "missing": (),
         "excess": (),
         "exposed": False,
+        "unenforced": (),
         "namespace": True,
         "policies": (a_policy(),),
         "tls": {},
@@ -155,7 +156,7 @@ def test_a_healthy_installation_has_no_findings() -> None:
     diagnosis = diagnosed(a_snapshot(), a_worker())
     assert diagnosis.findings == ()
     assert diagnosis.healthy(strict=True)
-    assert list(page(diagnosis)) == ["22 of 22 checks made: nothing is wrong"]
+    assert list(page(diagnosis)) == ["23 of 23 checks made: nothing is wrong"]
 
 
 def older_definition() -> Mapping[str, Json]:
@@ -394,6 +395,9 @@ def test_faults_of_a_binding(worker: WorkerSnapshot, check: str, text: str) -> N
         ),
         (a_worker(policies=()), "policies", "nothing is lent"),
         (a_worker(exposed=True), "kubelets", "are shown its own token"),
+        (a_worker(unenforced=("admission policy",)), "enforcement", "any priority class"),
+        (a_worker(unenforced=("PodSecurity",)), "enforcement", "privileged pods"),
+        (a_worker(unenforced=("egress NetworkPolicy",)), "enforcement", "kubeocean-syncer-egress"),
     ],
 )
 def test_warnings_count_only_with_strict(worker: WorkerSnapshot, check: str, text: str) -> None:
@@ -507,6 +511,7 @@ def test_no_check_is_made_of_a_part_that_was_not_read(
         (a_worker(missing=UNREAD), ["rights of b"]),
         (a_worker(excess=UNREAD), ["rights of b"]),
         (a_worker(exposed=UNREAD), ["kubelets of b"]),
+        (a_worker(unenforced=UNREAD), ["enforcement of b"]),
         (a_worker(tls=UNREAD), ["proxier certificate of b"]),
         (a_worker(policies=UNREAD), ["policies of b"]),
         (a_worker(differences=UNREAD), ["orphans of b"]),

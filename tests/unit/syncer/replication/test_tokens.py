@@ -60,6 +60,7 @@ def test_a_token_is_bound_to_the_virtual_pod() -> None:
         "expirationSeconds": 7200,
         "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "vu"},
     }
+    assert request["metadata"] == {"labels": {"kubeocean.io/token-request": "true"}}
     assert token_request(TokenSource("v", 0, "p"), pod="p", uid="u")["spec"]["audiences"] == []
 
 
