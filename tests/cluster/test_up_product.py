@@ -223,7 +223,9 @@ async def _check_again(home: Home, computing: Client) -> None:
     await computing.patch(DEPLOYMENTS, "kubeocean-manager", broken, SYSTEM)
     again = await home.run("up", "--show-reclaim")
     assert again.code == 0, again.err
-    assert (await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)).renewed == 1
+    manager = await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)
+    assert manager.is_observed
+    assert manager.status.updated_replicas == manager.status.available_replicas == 1
     assert "ocean was already up" in again.out
     assert "worker-2 reclaims its nodes from" in again.out
     worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
