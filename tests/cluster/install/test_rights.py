@@ -249,10 +249,10 @@ PROXIER = """
 import sys
 from functools import partial
 from kubeocean.proxier import process
-from kubeocean.proxier.settings import Settings
+from kubeocean.proxier.settings import ProxierSettings
 from kubeocean.runtime import service
 from kubeocean.runtime.flags import parse
-sys.exit(service.run(partial(process.run, parse(Settings, sys.argv[1:]))))
+sys.exit(service.run(partial(process.run, parse(ProxierSettings, sys.argv[1:]))))
 """
 
 
