@@ -150,7 +150,7 @@ async def test_invalid_input_is_told_by_field(client: Client, namespace: str) ->
     with pytest.raises(InvariantError, match="resourceVersion"):
         await client.update(CONFIG_MAPS, config("x", namespace))
     partial = await client.create(CONFIG_MAPS, config("y", namespace))
-    with pytest.raises(InvariantError, match="read in part"):
+    with pytest.raises(InvariantError, match="decoded object"):
         await client.update(CONFIG_MAPS, partial)
 
 

@@ -113,7 +113,7 @@ async def test_a_new_certificate_fails_no_session(proxier_env: ProxierEnv, tls_s
         early = VirtualClock()
         await early.advance(timedelta(days=3650).total_seconds())
         await put(certificate(proxier_env, "future", clock=early))
-        await replica.says("Kept the old serving certificate")
+        await replica.says("Rejected new serving certificate, kept the old one")
         await put({"tls.crt": base64.b64encode(b"nonsense").decode()})
         await replica.says("Could not use new serving certificate")
         assert await certificate_name(proxier_env) == "third"

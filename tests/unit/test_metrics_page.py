@@ -29,6 +29,23 @@ def metric_names() -> set[str]:
     return {name for name in names if name.startswith(OWN)}
 
 
+def metric_ends() -> set[str]:
+    """The ends of names that have a prefix in the source: `f"{PREFIX}…"`, or a local function."""
+    ends: set[str] = set()
+    for path in sorted((ROOT / "src").rglob("metrics.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else None
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            first = node.args[0]
+            if isinstance(first, ast.JoinedStr):
+                first = first.values[-1]
+            if called in KINDS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                ends.add(first.value)
+    return ends
+
+
 def documented(page: str) -> set[str]:
     """Names on the page; a table whose head names a prefix has its rows without that prefix."""
     names: set[str] = set()
@@ -47,6 +64,14 @@ def documented(page: str) -> set[str]:
 def test_every_metric_is_on_the_page() -> None:
     missing = metric_names() - documented(PAGE.read_text(encoding="utf-8"))
     assert sorted(missing) == []
+
+
+def test_every_metric_with_a_prefix_is_on_the_page() -> None:
+    names = documented(PAGE.read_text(encoding="utf-8"))
+    totals = {name.removesuffix("_total") for name in names}
+    missing = [end for end in metric_ends() if not any(n.endswith(end) for n in names | totals)]
+    assert sorted(missing) == []
+    assert {"create_pod_errors_total", "vnode_total"} <= metric_ends()
 
 
 def test_the_search_for_metrics_finds_some() -> None:

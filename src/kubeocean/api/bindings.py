@@ -101,7 +101,7 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """Names of the kinds of access that are denied: by the level, or by a value but Allow."""
+        """Names of the denied kinds of access: those not set to Allow; below Privileged, all."""
         at_all = self.effective_level is PodSecurityLevel.PRIVILEGED
         return tuple(
             shown for shown, value in self.settings if not (at_all and value == Privilege.ALLOW)

@@ -63,7 +63,7 @@ def describe(problems: Iterable[Problem]) -> str:
 
 
 def empty(field: str, text: str, what: str) -> Iterable[Problem]:
-    """Return the problem of a field that is empty and has to name `what`."""
+    """Return a problem ("must name `what`") if the text of the field is empty."""
     if not text:
         yield Problem(field, text, f"must name {what}")
 

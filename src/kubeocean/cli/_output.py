@@ -27,9 +27,7 @@ DEFAULT_NAME: Final = "ocean"
 
 NameOption = Annotated[
     str,
-    typer.Option(
-        "--name", metavar="NAME", help="Name of the group of local clusters, if there are several."
-    ),
+    typer.Option("--name", metavar="NAME", help="Name of the group of local clusters."),
 ]
 
 

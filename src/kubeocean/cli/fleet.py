@@ -12,7 +12,7 @@ from kubeocean.cli.processes import GO_FLAGS, run_process
 
 __all__ = ["fleet", "hub", "member"]
 
-fleet = typer.Typer(name="fleet", help="Run a fleet of clusters.", no_args_is_help=True)
+fleet = typer.Typer(name="fleet", help="Run and manage a fleet of clusters.", no_args_is_help=True)
 
 
 @fleet.command(context_settings=GO_FLAGS)

@@ -170,7 +170,8 @@ async def _reclaim(kubeconfigs: dict[str, Path], shape: Shape) -> str:
 
     if not shape.product:
         raise LocalError(
-            "cannot show a reclaim: this ocean was started with --bare, so no worker lends nodes"
+            "cannot show a reclaim: these clusters were started with --bare,"
+            " so no worker lends nodes"
         )
     worker, closes, opens = await _product(kubeconfigs, shape).show_reclaim()
     return (

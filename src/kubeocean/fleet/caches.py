@@ -311,7 +311,7 @@ def prune_binding(binding: Binding) -> Binding:
 
 
 def prune_placement(placement: Placement) -> Placement:
-    """Return an equal placement whose clusters' equal conditions share memory."""
+    """Return the placement with equal conditions of clusters stored once, to save memory."""
     entries = tuple(
         msgspec.structs.replace(entry, conditions=shared(entry.conditions))
         for entry in placement.status.placement_statuses

@@ -209,7 +209,7 @@ class HubProgram:
         if ignored := list(settings.without_effect()):
             _log.warning("Ignored flags without effect", flags=ignored)
         if settings.enable_guard_rail and not settings.enable_webhook:
-            _log.warning("Left out the guard rail, which needs --enable-webhook")
+            _log.warning("Ignored --enable-guard-rail, which needs --enable-webhook")
         self._replica = Replica(
             settings,
             _SERVICE,

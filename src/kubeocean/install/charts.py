@@ -572,7 +572,7 @@ def _kinds(objects: list[Json]) -> list[str]:
 def _worker_objects(values: WorkerValues, marks: _Marks) -> list[Json]:
     """Return all objects of a worker's chart, with the rules of each add-on in a conditional."""
     mount = values.mount_namespace
-    bare = worker_rights(mount, ())
+    bare = worker_rights(mount, (), values.domain)
     with_add_on = {each: worker_rights(mount, (each,), values.domain) for each in AddOn}
     objects = worker_objects.worker_objects(values)
     for body in objects:

@@ -102,7 +102,7 @@ def _priority_class(values: WorkerValues) -> Json:
             labels=worker_labels(domain) | {domain.managed_by: domain.product},
             value=group.PRIORITY_CLASS_VALUE,
             preemptionPolicy="PreemptLowerPriority",
-            description="Pods of other clusters, which run where nobody else wants to",
+            description="Pods of other clusters, with lower priority than pods of this cluster",
         )
     )
 

@@ -49,7 +49,7 @@ _INTEGER: Final = frozenset(
 
 
 def read_amounts(written: Written | None, *, field: str = "") -> dict[str, Quantity]:
-    """Return the amounts of a stored object, each rounded up as an API server does, and capped."""
+    """Return the quantities of a stored resource list, rounded up and capped as API servers do."""
     return {
         name: round_up(name, Quantity.stored(value, field=f"{field}.{name}"))
         for name, value in (written or {}).items()

@@ -139,8 +139,8 @@ def _policy_rules(spec: PolicySpec) -> ReclaimRules:
 class Lend:
     """Decision: the policy lends the node now.
 
-    `since` is when the policy's reclaim rules began to hold, if later than the cause of a reclaim;
-    `others` are younger policies that select the node, too, and have no effect.
+    `since` is when the reclaim rules began to hold (`forceReclaim` switched on, policy deleted);
+    None: always. `others` are younger policies that also select the node and have no effect.
     """
 
     policy: Chosen

@@ -55,7 +55,7 @@ class NodeReport:
 class PolicyProgress:
     """Progress of the reclaims of one policy's nodes, and events that its status does not show yet.
 
-    `began` is a node whose reclaim may have ended before any status showed it.
+    `began` is the report of a node whose reclaim may have ended before any status showed it.
     """
 
     reports: tuple[NodeReport, ...] = ()

@@ -88,7 +88,7 @@ class LocalAuthority(pki.Authority):
     def load(cls, directory: Path, name: str, *, clock: Clock | None = None) -> Self:
         """Load the authority of `name.crt` and `name.key`.
 
-        :raises FileNotFoundError: there is none.
+        :raises FileNotFoundError: one of the two files does not exist.
         """
         source = str(directory / f"{name}.key")
         return cls(LocalIdentity.load(directory, name), clock=clock, source=source)

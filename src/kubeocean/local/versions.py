@@ -82,12 +82,12 @@ def fingerprint(modules: Path = GO_MODULES) -> str:
 def _required(go_mod: str, module: str) -> str:
     match = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
     if match is None:
-        raise InvariantError("a go.mod of ours does not require the module", module=module)
+        raise InvariantError("no go.mod of Kubeocean requires the module", module=module)
     return match[1]
 
 
 def _language(go_mod: str) -> tuple[int, ...]:
     match = re.search(r"^go ([0-9.]+)$", go_mod, re.MULTILINE)
     if match is None:
-        raise InvariantError("a go.mod of ours has no go line")
+        raise InvariantError("a go.mod of Kubeocean has no go line")
     return tuple(int(part) for part in match[1].split("."))

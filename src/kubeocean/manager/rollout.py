@@ -168,7 +168,7 @@ class Rollout:
         await self._watched.synced()
 
     async def _watch_autoscalers(self) -> None:
-        """Watch autoscalers of templates that an earlier process had, which are to be pruned."""
+        """Watch autoscalers that an earlier manager process created, so that they can be pruned."""
         resource = KINDS["HorizontalPodAutoscaler"]
         for namespace in {namespace for _, namespace in self._plans.namespaces()}:
             try:
@@ -369,7 +369,11 @@ class Rollout:
         for left in reversed(range(_ATTEMPTS)):
             try:
                 await self._transfer_fields(desired, stored)
-                _log.info("Adopted object", object=desired.title, uid=stored.uid)
+                _log.info(
+                    "Took over fields of object from another field manager",
+                    object=desired.title,
+                    uid=stored.uid,
+                )
                 return
             except Conflict:
                 # Most likely a controller wrote the status.

@@ -132,7 +132,8 @@ class RolloutRemoval:
     def _places(self) -> tuple[Place, ...]:
         """Return the kinds and namespaces with objects to delete, without accounts and roles.
 
-        These are the watched ones, and those of Kubeocean's own templates.
+        These are the kinds and namespaces that the manager watches, and those in which Kubeocean's
+        own templates create objects.
         """
         watched = [each for each in self._watched.places if each[0].kind not in ACCOUNT_KINDS]
         namespaces = (*(namespace for _, namespace in watched), self._domain.system_namespace)
@@ -142,7 +143,8 @@ class RolloutRemoval:
     def _account_places(self) -> tuple[Place, ...]:
         """Return the kinds and namespaces with accounts and roles to delete.
 
-        These are the watched ones, and those of Kubeocean's own templates.
+        These are the kinds and namespaces that the manager watches, and those in which Kubeocean's
+        own templates create objects.
         """
         domain = self._domain
         watched = [each for each in self._watched.places if each[0].kind in ACCOUNT_KINDS]

@@ -79,7 +79,11 @@ class ProvidedCertificate:
         not_after = certificate.not_after.isoformat()
         if not used:
             reason = "the new one is not valid now"
-            _log.error("Kept the old serving certificate", reason=reason, not_after=not_after)
+            _log.error(
+                "Rejected new serving certificate, kept the old one",
+                reason=reason,
+                not_after=not_after,
+            )
             return
         _log.info("Loaded serving certificate", source=source, not_after=not_after)
         if self._address and self._address not in certificate.names:

@@ -207,10 +207,11 @@ class Client:
         keep_raw: bool = False,
         metadata_only: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
-        """Yield the pages of a list. If the continue token expires, the list restarts as one page,
-        which `begins`. With `metadata_only` the server sends only metadata.
+        """Yield the pages of a list. With `metadata_only` the server sends only metadata.
 
-        A page that is too large for the transport is requested again with fewer objects.
+        If the continue token expires, the whole list is requested again as one page. That page has
+        `begins` set: the pages yielded before it are void. A page that is too large for the
+        transport is requested again with fewer objects.
         """
         chosen = _selection(labels, fields)
         accept = _METADATA.format("List") if metadata_only else _JSON
@@ -546,7 +547,8 @@ def _unreadable(doing: str, error: Exception) -> InternalError:
 def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(body, msgspec.Struct) or not isinstance(body, Mapping):
         raise InvariantError(
-            "an object that was read in part must not be written", type=type(body).__name__
+            "a decoded object must not be written: fields that its type lacks would be lost",
+            type=type(body).__name__,
         )
     metadata: Mapping[str, Any] = body.get("metadata") or {}
     return metadata

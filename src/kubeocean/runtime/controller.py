@@ -307,11 +307,15 @@ class Controller(Generic[K]):
         about = {"retry_in_s": delay, "failures": self.queue.failures(key)}
         message = str(error) or type(error).__name__
         if isinstance(error, Conflict):
-            _log.debug("Lost a race for an object, will read it again", error=message, **about)
+            _log.debug(
+                "Write conflicted with another writer, will read the object again",
+                error=message,
+                **about,
+            )
             return "requeue"
         if isinstance(error, InvariantError):
             _log.error(
-                "Broke an invariant",
+                "Failed to reconcile because of a defect in the program",
                 error=message,
                 evidence=error.evidence,
                 exc_info=error,

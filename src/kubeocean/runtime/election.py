@@ -303,7 +303,9 @@ class Campaign:
                 if await self._reign(lead):
                     return
                 if not rejoin:
-                    raise LeadershipLost(f"{self.identity} lost {self.name}: {self._why()}")
+                    raise LeadershipLost(
+                        f"{self.identity} lost the leadership of {self.name}: {self._why()}"
+                    )
         finally:
             self._step_down()
             await self._release()

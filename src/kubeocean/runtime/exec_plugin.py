@@ -254,7 +254,9 @@ def _info(section: Fields, cluster: Fields, access: Access) -> str:
     try:
         return json.dumps(head | {"spec": spec}, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise cluster.error("extensions", f"what {_GROUP}/exec holds is not JSON") from None
+        raise cluster.error(
+            "extensions", f"the extension {_GROUP}/exec cannot be written as JSON"
+        ) from None
 
 
 def _extension(cluster: Fields) -> object:

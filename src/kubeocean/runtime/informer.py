@@ -262,7 +262,7 @@ class Informer(Generic[ObjectT]):
         self._left_out += 1
         if self._left_out == 1:
             _log.error(
-                "Left out objects that exceed the memory for this cluster's objects",
+                "Cache is full, objects are missing from it",
                 cluster=self._client.cluster, resource=str(self.scope.resource),
                 first=str(key), size=size,
             )  # fmt: skip

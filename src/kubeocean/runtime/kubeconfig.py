@@ -268,7 +268,9 @@ class _Chosen:
         was set."""
         inline, path = fields.text(f"{name}-data"), fields.file_path(name)
         if inline and path is not None:
-            raise fields.error(f"{name}-data", f"stands beside {name}; keep one of them")
+            raise fields.error(
+                f"{name}-data", f"is set together with {name}; remove one of the two"
+            )
         if path is not None:
             return self._content(fields, name, path), name
         if not inline:
@@ -336,7 +338,7 @@ def _impersonation(user: Fields) -> Impersonation | None:
     )
     if not impersonation.user:
         if impersonation.groups or impersonation.uid or impersonation.extra:
-            raise user.error("as", "must name a user, since as-groups, as-uid or as-user-extra do")
+            raise user.error("as", "must be set, because as-groups, as-uid or as-user-extra is set")
         return None
     if not all(_HEADER_VALUE.fullmatch(value) for _, value in impersonation.headers()):
         raise user.error("as", "impersonation has characters that an HTTP header cannot carry")

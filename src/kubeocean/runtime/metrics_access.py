@@ -143,7 +143,10 @@ class ServingCertificate:
             try:
                 self._load()
             except ConfigError as error:
-                _log.error("Kept the old certificate of the metrics server", error=str(error))
+                _log.error(
+                    "Could not load new certificate of metrics server, kept the old one",
+                    error=str(error),
+                )
 
     def _load(self) -> None:
         if self._files is None:

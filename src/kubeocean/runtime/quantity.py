@@ -232,7 +232,9 @@ def _clamped(exponent: str) -> int:
 
 def _exponent(suffix: str) -> tuple[int, int, Format]:
     if abs(exponent := _clamped(suffix[1:])) > _LARGEST_EXPONENT:
-        raise _OutOfBoundsError(f"the exponent must be between ±{_LARGEST_EXPONENT}")
+        raise _OutOfBoundsError(
+            f"the exponent must be between -{_LARGEST_EXPONENT} and {_LARGEST_EXPONENT}"
+        )
     return exponent, 0, Format.DECIMAL_EXPONENT
 
 

@@ -207,7 +207,7 @@ class HttpTransport:
     async def _current(self, request: Request) -> _Link:
         await self._renew_credentials(request)
         if self._closed:
-            raise Unreachable("the connection was closed by its owner", sent=False)
+            raise Unreachable("this client was closed", sent=False)
         access = self._source.current()
         link = self._link
         if link is not None and link.access is access:
@@ -248,7 +248,7 @@ class HttpTransport:
         except KubeoceanError as error:
             if self._source.refresh_first:
                 raise
-            _log.warning("Could not renew credentials", error=str(error))
+            _log.warning("Could not renew credentials for API server", error=str(error))
         self._refresh_at = self._clock.monotonic() + self._source.interval_s
 
     async def _has_newer(self, rejected: Access) -> bool:

@@ -189,7 +189,7 @@ class Tunnel:
         except OSError as error:
             raise _lost(error) from error
         if not data and self._aborted:
-            raise Unreachable("the tunnel was cut")
+            raise Unreachable("this process closed the tunnel")
         return data
 
     async def write(self, data: bytes) -> None:

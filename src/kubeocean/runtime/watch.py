@@ -454,7 +454,9 @@ class Watch(Generic[ObjectT]):
             delay_s = max(delay_s, min(error.retry_after_s, LONGEST_WAIT_S))
         if why == "silent" or (why == "gone" and self._failures == 1):
             delay_s = 0.0
-        self._log.info("Restarted watch", why=why, error=str(error), delay_s=round(delay_s, 3))
+        self._log.info(
+            "Watch ended, restarting it", why=why, error=str(error), delay_s=round(delay_s, 3)
+        )
         await self._clock.sleep(delay_s)
 
 

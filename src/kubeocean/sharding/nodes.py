@@ -115,5 +115,8 @@ class NodeMonitor:
                 await getattr(watcher, _METHODS[node.status])(node)
             except Exception as error:
                 _log.error(
-                    "Node watcher failed", node=node.id, status=node.status.value, error=str(error)
+                    "Watcher of replicas failed",
+                    node=node.id,
+                    status=node.status.value,
+                    error=str(error),
                 )

@@ -254,7 +254,11 @@ class PlannerLoop:
                     error=str(error),
                 )
             else:
-                _log.info("Evicted replica", ring=self._names.ring, replica=record.id)
+                _log.info(
+                    "Deleted Lease of replica that is dead or hands over too slowly",
+                    ring=self._names.ring,
+                    replica=record.id,
+                )
             self._doubt = True
 
     def _tell(self) -> None:
@@ -263,7 +267,7 @@ class PlannerLoop:
         for member, state in states.items():
             if self._states.get(member) is not state:
                 _log.info(
-                    "Node health status changed",
+                    "Health status of replica changed",
                     ring=self._names.ring,
                     node_id=member,
                     status=state.value,

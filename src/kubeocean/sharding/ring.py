@@ -486,10 +486,12 @@ class Ring:
                 raise self._refused
             now = self._now()
             if not self._holder.valid(now):
-                raise _Lapsed(f"not renewed for {self.timing.renew_s:g} s")
+                raise _Lapsed(f"its Lease was not renewed for {self.timing.renew_s:g} s")
             duties = self._holder.duties(now, self.tenancy.busy())
             if duties.give_up:
-                raise GaveUp(f"{self.id} cannot end its work on shards {sorted(duties.cancel)}")
+                raise GaveUp(
+                    f"replica {self.id} did not end its work on shards {sorted(duties.cancel)}"
+                )
             self.tenancy.apply(duties, group)
             self.heartbeat.say(acks=duties.acks, seen=duties.seen)
             self.heartbeat.report(self._loads())
@@ -523,7 +525,7 @@ class Ring:
         try:
             await within(self._clock, limit_s, self.tenancy.end)
         except TimeoutError:
-            raise GaveUp(f"{self.id} cannot end its work") from None
+            raise GaveUp(f"replica {self.id} did not end its work within {limit_s:g} s") from None
         finally:
             self._holder.lapse()
 

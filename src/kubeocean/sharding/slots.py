@@ -58,7 +58,7 @@ def mixed(text: str) -> int:
 
 
 def slot_of_uid(uid: str, slots: int = SLOTS) -> int:
-    """Return the slot of an object by its UID, equal to the API server's ranges of hashes."""
+    """Return the slot of a UID by its FNV-1a hash, which API servers use for shard selectors."""
     return fnv1a(uid) * slots >> _BITS
 
 

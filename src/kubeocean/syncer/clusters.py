@@ -323,11 +323,11 @@ class Clusters:
         return False
 
     def _may_be_ours(self, pod: VirtualPod) -> bool:
-        """Whether the name of a pod's node is one that a virtual node of this binding may have.
+        """Whether the name of the pod's node has the prefix of this binding's virtual nodes.
 
-        The name alone is compared, because the cache of nodes may not have synced.
-
-        The clusterID of another binding may begin with this one's; `is_on_lent_node` decides.
+        Only names are compared, because the cache of nodes may not have synced. The clusterID of
+        another binding may begin with this binding's clusterID; then its nodes match, too. Use
+        `is_on_lent_node` to exclude these.
         """
         return pod.spec.node_name.startswith(self._vnode_prefix)
 

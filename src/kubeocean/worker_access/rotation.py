@@ -110,7 +110,7 @@ class Rotation:
     def _refuse(self, binding: ClusterBinding) -> None:
         named, used = _full_name(self._named), _full_name(self._reference)
         _log.warning(
-            "Kept the old Secret, the binding names one in a namespace that is not allowed",
+            "Kept the old kubeconfig Secret, the namespace of the new one is not allowed",
             secret=named,
             used=used,
         )

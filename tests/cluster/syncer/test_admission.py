@@ -178,7 +178,7 @@ async def test_a_pod_never_runs_on_a_node_that_only_an_annotation_names(pod_env:
         await until(renamed)
         await pod_env.run()
         (event, *_) = await until(lambda: pod_env.told_of("web", "FailedCreatePod"))
-        assert "names another node of the worker" in event.message
+        assert "does not name its node of the worker" in event.message
         assert not await pod_env.ppods()
         await names(pnode)
         await until(pod_env.runs)

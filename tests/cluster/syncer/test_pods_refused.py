@@ -449,7 +449,10 @@ async def unserved_resize(case: Case) -> None:
         large = container(resources={"requests": {"cpu": "2m"}})
         body = StrategicPatch({"spec": {"containers": [large]}})
         await env.computing_api.patch(PODS, pod.name, body, pod.namespace, subresource="resize")
-        words = ("could not find the requested resource", "cannot change a running pod")
+        words = (
+            "could not find the requested resource",
+            "does not support this change of a running pod",
+        )
         await case.reports("FailedUpdatePod", SYNCED, *words)
         await case.rests()
         assert case.attempts("PATCH", "/resize") <= MOST, case.sent

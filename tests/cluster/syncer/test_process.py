@@ -388,7 +388,7 @@ async def lure(binding_env: BindingEnv, one: SyncerProcess) -> None:
     reference = {"name": "kubeconfig", "namespace": "kube-system"}
     moved = MergePatch({"spec": {"secretRef": reference}})
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
-    await one.says("Kept the old Secret, the binding names one in a namespace that is not allowed")
+    await one.says("Kept the old kubeconfig Secret, the namespace of the new one is not allowed")
 
     async def refused() -> bool:
         return "KubeconfigRefused" in await binding_env.events(binding_env.name)

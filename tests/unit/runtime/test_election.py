@@ -293,7 +293,9 @@ async def test_a_leader_without_its_server_stops_before_its_lease_can_be_taken()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(cut(world, after=30))
-        with pytest.raises(LeadershipLost, match="one lost world: not renewed for 10 s"):
+        with pytest.raises(
+            LeadershipLost, match="one lost the leadership of world: not renewed for 10 s"
+        ):
             await one.campaign.run(lead)
     assert 30 + 10 - 2.5 <= ended[0] <= 30 + 10
     with pytest.raises(LeadershipLost, match="one does not lead world"):

@@ -323,4 +323,6 @@ def test_an_extension_that_is_not_json(tmp_path: Path, extension: str) -> None:
     path.write_text(path.read_text().replace(where, f"{where}{entry}\n"))
     with pytest.raises(ConfigError) as caught:
         read_kubeconfig(path, allow_exec=True)
-    assert "/exec holds is not JSON" in str(caught.value) or "not a YAML" in str(caught.value)
+    assert "/exec cannot be written as JSON" in str(caught.value) or "not a YAML" in str(
+        caught.value
+    )

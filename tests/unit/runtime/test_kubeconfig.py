@@ -325,7 +325,7 @@ def test_a_bad_context(tmp_path: Path, context: Any, message: str) -> None:
                 "certificate-authority": "none",
                 "certificate-authority-data": encoded(someone.certificate),
             },
-            "certificate-authority-data: stands beside certificate-authority; keep one of them",
+            "certificate-authority-data: is set together with certificate-authority; remove one",
         ),
         (
             {

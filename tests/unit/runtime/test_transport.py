@@ -463,7 +463,7 @@ async def test_waiting_requests_fail_when_the_transport_is_closed() -> None:
         await transport.close()
         with pytest.raises(Unreachable):
             await sending
-        with pytest.raises(Unreachable, match="closed by its owner") as closed:
+        with pytest.raises(Unreachable, match="client was closed") as closed:
             await transport.send(Request("GET", "/x"))
         assert not closed.value.sent
 
@@ -489,7 +489,7 @@ async def test_nothing_is_opened_when_closed_while_credentials_are_read() -> Non
         await until(lambda: source.refreshes == 1)
         await transport.close()
         source.gate.set()
-        with pytest.raises(Unreachable, match="closed by its owner"):
+        with pytest.raises(Unreachable, match="client was closed"):
             await sending
 
 

@@ -92,4 +92,8 @@ def _use(tls: CertificateTls, certificate: ServerCertificate) -> None:
         _log.info("Loaded certificate of webhooks", source=certificate.source, not_after=not_after)
     else:
         reason = "the new one is not valid now"
-        _log.error("Kept the old certificate of webhooks", reason=reason, not_after=not_after)
+        _log.error(
+            "Rejected new certificate of webhooks, kept the old one",
+            reason=reason,
+            not_after=not_after,
+        )

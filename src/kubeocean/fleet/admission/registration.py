@@ -181,7 +181,7 @@ class Registration:
         if not self._is_registered:
             await self._remove_unused()
             names = [body["metadata"]["name"] for body in desired]
-            _log.info("Registered admission", objects=names)
+            _log.info("Registered admission policies and webhooks", objects=names)
         self._is_registered = True
         return Done() if wait_s is None else After(min(wait_s, _LONGEST_S))
 
@@ -301,7 +301,10 @@ class Registration:
                     continue
                 except Forbidden as error:
                     # A hub whose role is older than its program can work without this right.
-                    _log.error("Could not remove admission object", error=str(error))
+                    _log.error(
+                        "Was not allowed to delete unused admission policy or webhook",
+                        error=str(error),
+                    )
 
     async def _delete(self, resource: Resource[Untyped], stored: Untyped) -> None:
         with suppress(NotFound):

@@ -154,7 +154,7 @@ class _Endpoint:
         except TimeoutError:
             return _text(503, "too many reviews at a time, or the body did not arrive in time")
         except Exception as error:  # a defect must not end the server, nor be shown to clients
-            _log.error("Could not answer review", webhook=self._webhook, exc_info=error)
+            _log.error("Could not answer AdmissionReview", webhook=self._webhook, exc_info=error)
             return _text(500, "the review failed; the log of the hub names the reason")
         return web.Response(body=answer, content_type=_JSON)
 

@@ -2,14 +2,14 @@
 
 A kind whose availability can be computed has a tracker, a function of the object as the member
 returned it. An object of another kind is not trackable: its Work counts it as available at once, a
-rollout only after a while.
+rollout only after unavailablePeriodSeconds.
 
 KubeFleet tracks Deployments, StatefulSets, DaemonSets, Services, CustomResourceDefinitions and
 PodDisruptionBudgets, and takes kinds that only hold data as available at once (`TRACKERS`).
 `EXTENSIONS` are Kubeocean's: Jobs, CronJobs, PersistentVolumeClaims, and custom resources that
 report a condition. They change the status of placements, so one flag switches all of them off: an
-applier looks up trackers with `kubefleet_tracker` or `extended_tracker`. An expression of a user,
-where there is one, decides instead of a tracker (`health_checks`).
+applier looks up trackers with `kubefleet_tracker` or `extended_tracker`. If a user gives an
+expression for the object or its kind (`health_checks`), the expression replaces the tracker.
 """
 
 from __future__ import annotations

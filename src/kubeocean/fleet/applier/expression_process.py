@@ -92,21 +92,25 @@ class ExpressionProcess:
             answer = await child.stdout.readline()
         if answer.endswith(b"\n"):
             return _ANSWERS.decode(answer)
-        problem = _problem_of(await self._end())
+        # Not killed: that could collect the exit code before asyncio does.
+        code = await child.wait()
+        await self._end()
+        problem = _problem_of(code)
         if problem.is_passing and not is_new:
             return await self._ask(request)  # the child may have ended before the request
         return problem
 
-    async def _end(self) -> int:
-        """Kill the child process if it still runs; return its exit code."""
+    async def _end(self) -> None:
+        """Kill the child process if it still runs."""
         child, self._child = self._child, None
         if child is None:
-            return 0
+            return
         assert child.stdin is not None
-        with suppress(ProcessLookupError):
-            child.kill()
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
         child.stdin.close()
-        return await child.wait()
+        await child.wait()
 
 
 def _problem_of(code: int) -> Problem:

@@ -202,7 +202,9 @@ class ManifestPass:
                 unremoved.append(identifier)
                 if not isinstance(error, Conflict):
                     _log.warning(
-                        "Failed to remove left-over", object=_text(identifier), error=str(error)
+                        "Failed to remove object that its Work no longer contains",
+                        object=_text(identifier),
+                        error=str(error),
                     )
 
         for wave in delete_order(identifiers, lambda each: (each.group, each.kind)):

@@ -82,7 +82,7 @@ class Original(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Status of an original, by the hash that the cache has of it, and the Work that reports it."""
+    """The hash of the status that a Work reports for an object of the hub, and that Work."""
 
     digest: str
     work: Key

@@ -178,7 +178,7 @@ class ReuseGroup:
 
 @dataclass(frozen=True, slots=True)
 class CompleteGroup:
-    """Plan: the latest group has the selected content and lacks sub-snapshots, to be created."""
+    """Plan: create the missing sub-snapshots of the latest group, whose content is up to date."""
 
     group: Group
     missing: tuple[int, ...]  # sub-indexes

@@ -1,10 +1,11 @@
 """Status of a placement over all of its clusters.
 
-Steps are evaluated in order, and the first that is not True on every picked cluster ends the chain.
-Scheduled has its own rule: a placement that lacks clusters still shows the progress on its others.
+Conditions are computed in order; none follows the first that is not True on every picked cluster.
+Scheduled is an exception: if too few clusters are picked, the conditions of the picked clusters are
+still shown.
 
-In two states parts of the earlier status are kept: while the scheduler has not seen the present
-spec, and if the resource selectors are a mistake.
+The earlier conditions are kept while the scheduler has not seen the present spec, and if the
+resource selectors are invalid.
 """
 
 from __future__ import annotations

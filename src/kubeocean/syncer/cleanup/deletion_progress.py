@@ -106,9 +106,9 @@ def give_up_at(
 ) -> datetime:
     """Return when the deletion of a binding is given up, whichever objects are left.
 
-    `seen` is when this syncer first saw the deletion; `reports` are of the nodes that still exist.
-    The wait is longer than `GIVE_UP_S` only where policies give their pods longer, or where this
-    syncer has just started.
+    `seen` is when this syncer first saw the deletion; `reports` describe the reclaim of the nodes
+    that still exist. The time is later than `GIVE_UP_S` after the deletion only if a policy gives
+    its pods a later deadline, or if this syncer has just started.
     """
     last = _last_deadline(reports)
     pods = () if last is None else (last + timedelta(seconds=ABANDON_S + CLEANUP_S),)

@@ -217,9 +217,9 @@ class Sweep:
         try:
             fate = await self._remover.remove(difference, self._is_unused)
         except ApiError as error:
-            _log.warning("Could not remove orphan", what=str(subject), error=str(error))
+            _log.warning("Could not delete orphaned object", what=str(subject), error=str(error))
             return
-        _log.info("Checked orphan", what=str(subject), uid=subject.uid, fate=fate)
+        _log.info("Tried to delete orphaned object", what=str(subject), uid=subject.uid, fate=fate)
         if fate is OrphanFate.REMOVED:
             self._removed.labels(subject.kind).inc()
             self._emit("Normal", BindingEvent.ORPHAN_REMOVED, f"Removed {subject}, an orphan")

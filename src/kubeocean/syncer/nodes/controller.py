@@ -1,7 +1,7 @@
 """The controller of virtual nodes: one for each node of the worker that a policy lends.
 
-The key is the name of the worker's node, or the name of the virtual node if that names no worker
-node. A reconcile decides (`leasing.decision`), forges the virtual node that should exist, and
+The key is the name of the worker's node, or the name of a virtual node without a worker's node. A
+reconcile decides (`leasing.decision`), forges the virtual node that should exist, and
 writes the difference. While the worker does not answer nothing is decided, unless the whole binding
 is being deleted. Before a virtual node is deleted because an object is missing in a cache, the API
 server confirms that the object is missing.
@@ -263,7 +263,8 @@ class NodeController:
         )
         if vnode is None and not held:
             # Without our finalizers on both, a deletion of the policy would lose its rules, and one
-            # of the binding would leave a virtual node behind. Each finalizer enqueues every node.
+            # of the binding would leave a virtual node behind. Adding a finalizer enqueues all
+            # nodes.
             return Done()
         situation = self._evictor.situation(
             name,
@@ -511,7 +512,7 @@ class NodeController:
             return await self._delete(name, vnode, decision.cause)
         notice = forge.notice(vnode.content(), plan.taints, plan.unschedulable, clusters.domain)
         if notice:
-            message = f"The node is reclaimed: {decision.cause}"
+            message = f"The reclaim of the node has begun: {decision.cause}"
             clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
         key, last_eviction = clusters.domain.last_eviction_time, _cool_down_start(situation)
         if last_eviction and vnode.annotations.get(key) != last_eviction:

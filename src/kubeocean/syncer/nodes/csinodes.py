@@ -172,7 +172,7 @@ def _owner(context: CsiNodeContext) -> Json:
 
 
 def _changed_owners(copy: CsiNode, context: CsiNodeContext) -> list[Json]:
-    """Return the ownerReferences to write, with the virtual node; empty if nothing changes."""
+    """Return the ownerReferences to write, including the virtual node; empty if they are right."""
     owners = copy.metadata.owner_references or ()
     nodes = [each for each in owners if each.kind == NODES.kind]
     if len(nodes) == 1 and nodes[0].uid == context.vnode_uid:

@@ -167,7 +167,7 @@ class HostPorts:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Make a virtual node's reservation hold exactly the ports that pods of others hold."""
+        """Reserve on a virtual node exactly the host ports that pods outside this binding hold."""
         clusters = self.clusters
         vnode = clusters.vnodes.get(key)
         present = self._on(key.name, vnode)

@@ -410,7 +410,7 @@ class PolicyController:
             RESOURCE_LEASING_POLICIES, policy.name, MergePatch(body), subresource="status"
         )
         self._clusters.policies.wrote(written)
-        _log.info("Updated policy", policy=policy.name, phase=status.phase)
+        _log.info("Updated status of policy", policy=policy.name, phase=status.phase)
         target = reference(RESOURCE_LEASING_POLICIES, policy)
         for event in events_of(policy.status, status):
             self._clusters.worker_events.emit(target, event.type, event.reason, event.message)

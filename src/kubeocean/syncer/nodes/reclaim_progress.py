@@ -1,7 +1,7 @@
 """The reclaims of one binding: one record for each virtual node, one for each policy.
 
 `NodeController` and its `Evictor` write the records; `PolicyController` shows them in the status of
-the policies, `BindingDeletion` in a condition of the binding. Records live as long as the process:
+the policies, `BindingCleanup` in a condition of the binding. Records live as long as the process:
 after a restart, a virtual node has no record until it was reconciled, and until then the reclaim
 fields of its policy's status stay unchanged.
 """

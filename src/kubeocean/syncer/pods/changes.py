@@ -1,9 +1,9 @@
 """Changes of a running pod: the fields that users may change, applied to the physical pod.
 
-These are labels and annotations, images, tolerations and a nearer deadline; ephemeral containers
-and requests and limits of CPU and memory have subresources of their own. A part of the spec is
-applied only if that part of the virtual pod changed since the last time: fields that the worker's
-admission changed in a physical pod stay.
+These are labels and annotations, images, tolerations and a smaller activeDeadlineSeconds; ephemeral
+containers and requests and limits of CPU and memory have subresources of their own. A part of the
+spec is applied only if that part of the virtual pod changed since the last time: fields that the
+worker's admission changed in a physical pod stay.
 """
 
 from __future__ import annotations

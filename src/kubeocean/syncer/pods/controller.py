@@ -90,7 +90,7 @@ __all__ = ["PodController"]
 WORKERS: Final = 100
 
 _BEHIND_S: Final = 1.0  # our watch will soon show the pod as the server has it
-_LONGEST_RECHECK_S: Final = 30.0  # how often a pod is read that no cache of ours holds
+_LONGEST_RECHECK_S: Final = 30.0  # between two reads of a pod that is in no cache of the syncer
 _LATE_S: Final = 3.0  # a pod that was bound longer ago may have been deleted since
 _SLOW_S: Final = 1.0  # after so long a wait the virtual pod is read again
 _NOT_READY_S: Final = 0.2
@@ -320,7 +320,9 @@ class PodController:
             return Done()
         if physical_node(vnode, clusters.ids, clusters.domain) is None:
             key = clusters.domain.physical_node_name
-            message = f"node {vnode.name}: its annotation {key} names another node of the worker"
+            message = (
+                f"node {vnode.name}: its annotation {key} does not name its node of the worker"
+            )
             return await self._refuse(vpod, record, message, at_most_s=_BEHIND_S)
         pod = users_own(vpod.content(), clusters.domain)
         refs = references(pod)
@@ -341,7 +343,7 @@ class PodController:
             return await self._refuse(vpod, record, str(error))
         claim = Claim.OURS if created else self._claim(vpod, ppod)
         if claim is Claim.FOREIGN:
-            message = f"pod {ppod.key} of the worker has this name, and is not of this binding"
+            message = f"pod {ppod.key} of the worker has the name of the copy and another owner"
             return await self._refuse(vpod, record, message, reason=PodEvent.NAME_TAKEN)
         if claim is Claim.STALE:  # the pod runs for an earlier virtual pod of this name
             return await self._delete_stray(vpod.key, ppod, runs=None)
@@ -541,7 +543,7 @@ class PodController:
             if not await self._physical.exists(sync.ppod):
                 return Done()  # the pod is gone, as the cache will show
             # The worker's Kubernetes does not serve the subresource: `resize` is new in 1.33.
-            message = f"The worker cannot change a running pod so: {error}"
+            message = f"The worker does not support this change of a running pod: {error}"
             return self._retry_problem(vpod, record, PodProblem.CHANGES, message)
         if pending.refused:
             # Refused changes stay refused until the virtual pod changes.
@@ -594,7 +596,9 @@ class PodController:
         if left_s > 0:
             return After(left_s)
         why = pod_status.waits_for_node(sync.physical) or "the worker's scheduler gives no reason"
-        if await self._physical.delete_version(vpod.key, ppod):  # a pod bound by now is another one
+        if await self._physical.delete_version(
+            vpod.key, ppod
+        ):  # refused if the pod was bound meanwhile
             message = f"Not scheduled in the worker within {UNSCHEDULED_S:g} s: {why}"
             self._virtual.warn(vpod, PodEvent.FAILED_SCHEDULING, message)
             self._metrics.unscheduled.inc()

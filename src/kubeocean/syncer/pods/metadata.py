@@ -182,7 +182,7 @@ def _with_expected(pod: Json, domain: Domain, annotations: Mapping[str, str]) ->
         size = sum(len(k.encode()) + len(v.encode()) for k, v in result.items())
         if size <= _MOST_ANNOTATION_BYTES:
             return result
-    message = f"together with ours they have over {_MOST_ANNOTATION_BYTES} bytes"
+    message = f"with those that Kubeocean adds, they have more than {_MOST_ANNOTATION_BYTES} bytes"
     raise Refused("metadata.annotations", message)
 
 

@@ -51,7 +51,7 @@ class PodMetrics:
         )
         self.creations = counter("pod_created_total", "Virtual pods that got a physical pod")
         self.unscheduled = counter(
-            "pod_created_failed_total", "Virtual pods that failed for want of a physical pod"
+            "pod_created_failed_total", "Virtual pods whose physical pod was not scheduled in time"
         )
 
     def share(self, shards: ShardFilter) -> None:

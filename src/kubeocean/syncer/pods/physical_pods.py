@@ -78,7 +78,7 @@ class PhysicalPods:
         except AlreadyExists:
             return await self._get(name), False
         self._pending.wrote(key, self._clusters.ppods, ppod)
-        _log.info("Created pod", vpod=str(key), ppod=str(ppod.key))
+        _log.info("Created physical pod", vpod=str(key), ppod=str(ppod.key))
         return ppod, True
 
     async def patch(self, key: Key, ppod: PhysicalPod, patch: PodPatch) -> None:
@@ -91,7 +91,7 @@ class PhysicalPods:
             subresource=patch.subresource,
         )
         self._pending.wrote(key, self._clusters.ppods, written)
-        _log.info("Changed pod", vpod=str(key), ppod=str(ppod.key), part=patch.subresource)
+        _log.info("Patched physical pod", vpod=str(key), ppod=str(ppod.key), part=patch.subresource)
 
     async def restore_marks(self, vpod: VirtualPod, ppod: PhysicalPod) -> None:
         """Restore the labels and annotations of a physical pod that the cache selects by."""
@@ -191,5 +191,5 @@ def _priority_class(domain: Domain) -> Json:
         },
         "value": group.PRIORITY_CLASS_VALUE,
         "preemptionPolicy": "PreemptLowerPriority",
-        "description": "Pods of other clusters, which run where nobody else wants to",
+        "description": "Pods of other clusters, with lower priority than pods of this cluster",
     }

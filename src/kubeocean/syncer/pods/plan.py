@@ -272,7 +272,7 @@ def grace_of(vpod: VirtualPod | None) -> int | None:
 
 
 def is_due(ppod: PhysicalPod, grace_s: int | None) -> bool:
-    """Whether a physical pod is yet to be deleted, or is with a longer grace period."""
+    """Whether a deletion has to be sent: the first one, or one with a shorter grace period."""
     if not ppod.deleting:
         return True
     current_s = ppod.metadata.deletion_grace_period_seconds

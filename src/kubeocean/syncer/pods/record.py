@@ -63,7 +63,7 @@ class PodRecord:
     removal_seen_s: float | None = None  # since when only its removal is missing
     revision: int = 0  # counts the changes outside both pods that concern them
     synced: _Versions | None = None  # versions between which nothing is left to write
-    futile: _Versions | None = None  # versions that differ although the server accepts the patch
+    futile: _Versions | None = None  # versions for which a patch was accepted and changed nothing
     applied: int | None = None  # digest of the pods between which no change is left to apply
     problems: dict[PodProblem, str] = field(default_factory=dict)  # with their messages
     retry_at_s: float | None = None  # when a step that failed is due again
@@ -160,7 +160,7 @@ class PhysicalPodRecord:
 
     created_at_s: float | None = None  # until its first status was reported
     unscheduled_since_s: float | None = None
-    recheck_s: float | None = None  # the next wait, for a pod that was no stray when read
+    recheck_s: float | None = None  # the next wait; set if the API server showed it to be no stray
     deletion_requested: bool = False
     deletion_grace_s: int | None = None  # of the last request
 

@@ -89,9 +89,9 @@ _UNSCHEDULABLE: Final = "Unschedulable"
 def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
     """Return the patch that gives a virtual pod the status of its physical pod.
 
-    A virtual pod that has ended stays as it is, whatever its physical pod does afterwards. If
-    networks are given (`cidrs`), addresses outside of them are not shown. Texts of the worker have
-    no control characters, and a bounded length.
+    A virtual pod that has ended is not changed, unless its physical pod has the same phase. If
+    `cidrs` are given, addresses outside of them are not shown. Control characters are removed from
+    texts of the worker, and long texts are cut.
     """
     current: Json = vpod.get("status") or {}
     physical: Json = printable_json(ppod.get("status") or {})

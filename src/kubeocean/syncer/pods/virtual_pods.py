@@ -79,7 +79,7 @@ class VirtualPods:
             await self._clusters.computing.delete(
                 VIRTUAL_PODS, vpod.name, vpod.namespace, uid=vpod.uid, grace_s=0
             )
-        _log.debug("Deleted virtual pod without grace", vpod=str(vpod.key))
+        _log.debug("Deleted virtual pod without grace period", vpod=str(vpod.key))
 
     def warn(self, vpod: VirtualPod, reason: str, message: str) -> None:
         """Emit a Warning event of a virtual pod."""

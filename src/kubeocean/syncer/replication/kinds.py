@@ -3,8 +3,11 @@
 A new kind is one module (how its copies are built, which references of a pod lead to it, which
 other copies they refer to) and one line in this table. The controllers, the references of pods, the
 names that the forge gets, the division of work between replicas, the sweep, `repair` and `doctor`
-read the table. The rights to the kind are in `install.roles`, which no program imports the other
-way round; a test names a rule that is missing there.
+read the table. The rights to the kind are in `install.roles`, which does not import this table; a
+test names a rule that is missing there.
+
+Services and LogConfigs are replicated by their namespaces or selectors, not because a pod refers to
+them: they have controllers of their own (`services`, `log_configs`).
 """
 
 from __future__ import annotations

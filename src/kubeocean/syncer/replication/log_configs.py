@@ -325,7 +325,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
             clusters = (self.clusters.computing, self.clusters.worker)
             return all([await _serves(cluster) for cluster in clusters])
         except ApiError as error:
-            _log.warning("Could not discover LogConfigs", error=str(error))
+            _log.warning("Could not check whether both clusters serve LogConfigs", error=str(error))
             return None
 
     # The loop

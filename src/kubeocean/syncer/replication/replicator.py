@@ -460,7 +460,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             if self._claim(source, copy) is not Claim.FOREIGN:
                 return await self._update(source, copy)
             _log.warning(
-                "Found object of another owner under the name of a copy",
+                "Could not write copy, an object of another owner has its name",
                 kind=self.kind,
                 source=key,
                 name=name,

@@ -287,7 +287,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
                 return name
             if not self._is_copy_of(copy, source.key):
                 _log.warning(
-                    "Found object of another owner under the name of a copy",
+                    "Could not write copy, an object of another owner has its name",
                     kind=ENDPOINT_SLICES.kind,
                     name=name,
                 )

@@ -180,7 +180,7 @@ def pod_of(secret: Object, domain: Domain) -> tuple[Key, str]:
 
 
 def is_owned_by(secret: Object, uid: str) -> bool:
-    """Whether a Secret is garbage-collected with that physical pod."""
+    """Whether a Secret has an owner reference with this UID, which is that of a physical pod."""
     return any(owner.uid == uid for owner in secret.metadata.owner_references or ())
 
 

@@ -98,10 +98,11 @@ def translate(
 
 
 def rebind(copy: Copy, claim: Key, *, uid: str) -> Json:
-    """Return the fields to set, by JSON pointer, to bind a volume's copy to a claim's copy.
+    """Return the claimRef to set, by JSON pointer, to bind a volume's copy to a claim's copy.
 
-    Empty if they are bound. `uid` is the UID of the copy of the claim, empty while there is none. A
-    volume keeps the UID that it was bound to, and is never bound again unless that is removed.
+    Empty if the claimRef is right. `uid` is the UID of the claim's copy, empty if there is no copy.
+    A volume that was bound to a claim with another UID is not bound again until its claimRef is
+    replaced by one without a UID.
     """
     present = copy.spec.claim_ref or ClaimRef()
     if (present.namespace, present.name) == tuple(claim) and present.uid in ("", uid):
