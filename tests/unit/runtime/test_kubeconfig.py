@@ -355,9 +355,9 @@ def test_a_bad_cluster(tmp_path: Path, cluster: Any, message: str) -> None:
         ({"username": "a:b"}, ".username: must not have a colon"),
         ({"token": "sesame", "username": "a"}, ": has both a token and a username or password"),
         ({"auth-provider": {"name": "gcp"}}, ".auth-provider: is not supported; use a cred"),
-        ({"as-groups": ["dev"]}, ".as: must name a user"),
-        ({"as-uid": "42"}, ".as: must name a user"),
-        ({"as-user-extra": {"a": ["b"]}}, ".as: must name a user"),
+        ({"as-groups": ["dev"]}, ".as: must be set"),
+        ({"as-uid": "42"}, ".as: must be set"),
+        ({"as-user-extra": {"a": ["b"]}}, ".as: must be set"),
         ({"as": "jane\r\nX-Evil: 1"}, ".as: impersonation has characters that an HTTP header"),
         ({"as": "jane", "as-user-extra": {"a": 3}}, ".as-user-extra.a: must be a list, not of"),
         (
