@@ -216,7 +216,7 @@ async def test_a_tunnel_that_is_aborted_did_not_end_well() -> None:
         reading = asyncio.ensure_future(tunnel.read())
         await asyncio.sleep(0)
         tunnel.abort()
-        with pytest.raises(Unreachable, match="cut"):
+        with pytest.raises(Unreachable, match="closed the tunnel"):
             await reading
 
 
