@@ -400,7 +400,7 @@ async def test_a_tunnel_is_refused_as_a_request_and_broken_by_a_partition(world:
             await through.write(b"again")
             assert await through.read() == b"again"
             world.faults.partition()
-            with pytest.raises(Unreachable, match="cut"):
+            with pytest.raises(Unreachable, match="closed the tunnel"):
                 await through.read()
         assert len(world.faults.requests) == 3
 
