@@ -120,7 +120,7 @@ def test_annotations_that_do_not_fit_twice_are_recorded_by_their_keys() -> None:
 
 def test_annotations_that_do_not_fit_beside_ours_are_refused() -> None:
     pod = vpod(annotations={"large": "x" * (LIMIT - 5)})
-    with pytest.raises(Refused, match=r"metadata\.annotations: .*over 262144 bytes"):
+    with pytest.raises(Refused, match=r"metadata\.annotations: .*more than 262144 bytes"):
         forged(pod)
 
 
