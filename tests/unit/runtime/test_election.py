@@ -371,7 +371,9 @@ async def test_a_leader_whose_lease_was_given_away_ends_at_its_next_renewal() ->
 
     async with asyncio.TaskGroup() as group:
         group.create_task(give_away())
-        with pytest.raises(LeadershipLost, match="one lost the leadership of world: held by 'intruder'"):
+        with pytest.raises(
+            LeadershipLost, match="one lost the leadership of world: held by 'intruder'"
+        ):
             await one.campaign.run(one.lead)
         assert now() <= 10 + 2.5
     assert world.register.record.holder == "intruder"
