@@ -61,7 +61,7 @@ async def test_a_restart_keeps_the_authority_and_switching_off_removes_all(
             VALIDATING_WEBHOOKS,
             GUARD_RAIL_WEBHOOKS,
         }
-        assert hub.lines("Registered admission")
+        assert hub.lines("Registered admission policies and webhooks")
     before = await certificates(env)
     port = unused()
     async with admission.hub("second", port=port):
