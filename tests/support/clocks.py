@@ -12,18 +12,13 @@ _MINUTE = timedelta(minutes=1)
 
 
 class SetClock(RealClock):
-    """The machine's clock, with a wall clock that a test sets, and may stop."""
+    """The machine's clock, with a wall clock that a test sets."""
 
     def __init__(self) -> None:
         self.offset = timedelta(0)
-        self._stopped_at: datetime | None = None
 
     def now(self) -> datetime:
-        return (self._stopped_at or datetime.now(UTC)) + self.offset
-
-    def stop(self) -> None:
-        """Stop the wall clock: only a change of the offset makes time pass."""
-        self._stopped_at = datetime.now(UTC)
+        return datetime.now(UTC) + self.offset
 
     def bring_edge(self, in_s: float) -> datetime:
         """Set the clock so that a minute begins so many seconds from now; that minute."""

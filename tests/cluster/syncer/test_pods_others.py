@@ -92,7 +92,7 @@ async def test_a_pod_with_both_names_taken_is_reported(pod_env: PodEnv) -> None:
     foreign = await place(pod_env, second)
     async with pod_env.pods():
         (event, *_) = await until(lambda: pod_env.told_of("web", "FailedCreatePod"))
-        assert "is not of this binding" in event.message
+        assert "has the name of the copy and another owner" in event.message
         await pod_env.worker_api.delete(
             PHYSICAL_PODS, foreign.name, foreign.namespace, uid=foreign.uid, grace_s=0
         )
