@@ -189,7 +189,13 @@ class BackReports:
         if not any(work.reported for work in works):
             return Done()  # an event of a Work follows
         selected = set(map(Original.of, await self._contents.identifiers_of(group)))
-        reports = reports_of(works, clusters[0], selected)
+        # A placement writes what its own status claims: of two placements, the later one then sees
+        # the claim of the earlier one. An event of the status follows.
+        reports = {
+            original: report
+            for original, report in reports_of(works, clusters[0], selected).items()
+            if self._claims.has(key, original)
+        }
         return await self._report(key, record, reports)
 
     async def _report(self, key: Key, record: _Record, reports: dict[Original, Report]) -> Outcome:

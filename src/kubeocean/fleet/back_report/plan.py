@@ -231,6 +231,10 @@ class Claims:
             holders.add(key)
         return others - {key}
 
+    def has(self, key: Key, original: Original) -> bool:
+        """Whether a placement claims an object."""
+        return key in self._placements.get(_name(original), ())
+
     def others(self, key: Key, original: Original) -> set[Key]:
         """Return the placements other than `key` that claim an object."""
         return self._placements.get(_name(original), set()) - {key}

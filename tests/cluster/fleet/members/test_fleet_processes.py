@@ -47,7 +47,7 @@ async def test_one_hub_leads_and_a_paused_leader_writes_nothing_more(
             await until(new.is_ready)  # a standby is ready
             assert not new.lines("Became leader")
             old.process.pause()
-            await new.says("Became leader", within=LEASE_S + 30)
+            await new.says("Became leader", within=LEASE_S + 90)
             second = (await env.join()).name  # a resumed leader would have to admit it
             await env.wait_for(second, "ReadyToJoin", "True")
             since = cluster.audit.mark()

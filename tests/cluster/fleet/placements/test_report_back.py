@@ -294,9 +294,13 @@ async def test_two_placements_that_report_one_object_write_nothing(env: Placemen
     a, b = await env.join("a", "b")
     key = await start(env, a)
     faults = Faults()
-    async with env.reporting(reporting(FIRST)) as reports, env.controlling(faults):
+    addresses = {names.member_namespace(a): FIRST, names.member_namespace(b): SECOND}
+
+    def verdict(work: Work) -> Json:
+        return reporting(addresses[work.namespace])(work)
+
+    async with env.reporting(verdict), env.controlling(faults):
         await written(env, FIRST)
-        reports.verdict = reporting(SECOND)
         second = await env.place(
             service_selector(),
             namespace=env.namespace,
