@@ -50,7 +50,7 @@ async def plane(
 
 @asynccontextmanager
 async def applier(cluster: Cluster) -> AsyncIterator[Applier]:
-    """Somebody who installs things, as an administrator."""
+    """Yield an Applier that writes as the cluster's administrator."""
     client = connect(cluster.kubeconfig, cluster=cluster.name, field_manager=FIELD_MANAGER)
     try:
         yield Applier(client, domain=DEFAULT)

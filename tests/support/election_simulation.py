@@ -84,12 +84,12 @@ class Register:
         return self._put(record)
 
     def touch(self) -> None:
-        """Somebody changes something else about the lease, a label perhaps."""
+        """Write the lease with the same holder, as a change of its labels does."""
         if self.entry is not None:
             self._put(self.entry.record)
 
     def give_to(self, holder: str, duration_s: int = 15) -> None:
-        """Somebody writes upon the lease who is no candidate."""
+        """Write a holder into the lease that is no candidate."""
         self._put(Record(holder, duration_s))
 
     def _put(self, record: Record) -> LockEntry:

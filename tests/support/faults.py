@@ -64,7 +64,7 @@ class Crashed(BaseException):
 
 @dataclass(slots=True)
 class _Rule:
-    """One fault, and how many more times it occurs."""
+    """A fault, and how many more times it occurs."""
 
     when: When
     times: int

@@ -63,9 +63,9 @@ def test_logs_are_configured_and_put_back(capsys: pytest.CaptureFixture[str]) ->
     undo = read("--zap-log-level=warn").configure_logs()
     try:
         get_logger("test").info("Not logged")
-        get_logger("test").warning("Said")
+        get_logger("test").warning("Ready")
     finally:
         undo()
     (line,) = capsys.readouterr().err.splitlines()
-    assert json.loads(line)["msg"] == "Said"
+    assert json.loads(line)["msg"] == "Ready"
     assert get_level() == before

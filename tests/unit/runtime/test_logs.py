@@ -54,9 +54,9 @@ def test_the_time_is_rfc3339_in_utc(stream: io.StringIO) -> None:
 
 
 def test_a_field_cannot_hide_the_head(stream: io.StringIO) -> None:
-    logs.get_logger("x").info("Said", level=7, msg="theirs", ts=1, logger="z")
+    logs.get_logger("x").info("Ready", level=7, msg="theirs", ts=1, logger="z")
     (line,) = lines(stream)
-    assert (line["level"], line["msg"], line["logger"]) == ("info", "Said", "x")
+    assert (line["level"], line["msg"], line["logger"]) == ("info", "Ready", "x")
     assert (line["level_"], line["msg_"], line["ts_"], line["logger_"]) == (7, "theirs", 1, "z")
 
 

@@ -96,7 +96,7 @@ def _revive(world: World, replica: Replica) -> None:
 
 
 def operate(world: World, random: Random) -> None:
-    """Somebody uses the command line; as every write, upon the version that was read."""
+    """Run a command of an administrator on the version of the table that was read."""
     table, slot = world.table, random.randrange(world.table.slots)
     somebody = random.choice(world.living)
     deeds: list[Callable[[], Table]] = [

@@ -189,7 +189,7 @@ class World:
         replica.leaving = True
 
     def elect(self) -> None:
-        """Somebody begins to assign; who did before goes on for a while, not knowing."""
+        """Let a replica begin to assign shards; the former leader assigns for a while longer."""
         for old in self.living:
             if old.planner is not None:
                 self.at(self.chance() * 8, self.depose, old, old.planner)
@@ -374,9 +374,9 @@ class World:
             del self.leases[record.id]
 
     def lose_table(self) -> None:
-        """Somebody deletes the table, after all members have written that there was one.
+        """Delete the table, after all members have recorded in their Leases that it existed.
 
-        Who deletes it in the first second of a ring, or with the Leases, is not protected.
+        Deletion in the first second of a ring, or together with the Leases, is not protected.
         """
         records = [self.leases.get(each.id) for each in self.living if each.registered]
         if records and all(record is not None and record.seen for record in records):
@@ -384,12 +384,12 @@ class World:
             self.write_table(empty_table("ring", self.table.slots))
 
     def lose_lease(self, replica: Replica) -> None:
-        """Somebody deletes a Lease."""
+        """Delete the Lease of a replica."""
         if not self.lost:
             self.leases.pop(replica.id, None)
 
     def land_table(self, version: int, table: Table) -> None:
-        """The API server writes, if nobody else has; everybody hears of it sooner or later."""
+        """Store the table if its version is still current; all replicas are notified later."""
         if version == self.version or self.blind:
             self.look_at_epochs(self.table, table)
             self.write_table(table)

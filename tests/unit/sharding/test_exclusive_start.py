@@ -55,7 +55,7 @@ class Server(Scripted):
 
 
 class Candidate:
-    """Somebody who was elected to work alone."""
+    """A replica that was elected to start alone."""
 
     def __init__(self, server: Server, group: asyncio.TaskGroup) -> None:
         self.clock = VirtualClock()

@@ -41,7 +41,7 @@ async def test_an_object_of_a_mebibyte_reaches_the_member(env: FleetEnv) -> None
 @pytest.mark.sweep(sampled=False)
 @pytest.mark.timeout(900)
 async def test_a_hundred_placements_of_one_object(env: FleetEnv) -> None:
-    """One of them owns the object in the member, and another one when that is deleted."""
+    """A placement owns the object in the member; when it is deleted, another placement does."""
     member = (await env.join(heartbeat_s=600)).name
     namespace = await source(env)
     await env.member.create(NAMESPACES, {"metadata": {"name": namespace}})
