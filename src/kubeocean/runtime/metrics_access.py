@@ -13,14 +13,9 @@ import hashlib
 import socket
 import ssl
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from kubeocean.errors import ApiError, ConfigError, Refusal
 from kubeocean.runtime.access import load_pair
@@ -150,8 +145,12 @@ class ServingCertificate:
 
     def _load(self) -> None:
         if self._files is None:
+            # Imported here: the library costs 10 MiB, for HTTPS with such a certificate only.
+            from kubeocean.runtime.pki import self_signed
+
             self._made_at = self._clock.now()
-            load_pair(self.context, *_self_signed(self._made_at))
+            identity = self_signed(socket.gethostname(), life=_LIFE, skew=_SKEW, clock=self._clock)
+            load_pair(self.context, identity.certificate, Secret(identity.private_key))
             return
         self._seen = FileSet()
         source = "--metrics-cert-path"
@@ -175,26 +174,3 @@ class SecureMetrics:
 
     access: MetricsAccess
     certificate: ServingCertificate
-
-
-def _self_signed(now: datetime) -> tuple[bytes, Secret[bytes]]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    host = socket.gethostname()
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + _LIFE)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM), Secret(pem)

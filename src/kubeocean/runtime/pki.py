@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.clock import Clock, RealClock
 
-__all__ = ["Authority", "Identity", "Subject", "key_pem", "load_key", "new_key"]
+__all__ = ["Authority", "Identity", "Subject", "key_pem", "load_key", "new_key", "self_signed"]
 
 _DAYS: Final = 3650
 _NAME_LENGTH: Final = 64  # X.520's upper bound for common names and organizations
@@ -95,6 +95,24 @@ class Authority:
     def _signer_identifier(self) -> x509.AuthorityKeyIdentifier:
         extension = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
         return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(extension.value)
+
+
+def self_signed(host: str, *, life: timedelta, skew: timedelta, clock: Clock) -> Identity:
+    """Return a self-signed certificate of a server, valid from `skew` ago for `life` from now."""
+    key, now = new_key(), clock.now()
+    subject = _name(host[:_NAME_LENGTH], ())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - skew)
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Identity(_pem(certificate), key_pem(key))
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
