@@ -103,9 +103,7 @@ def configure(
     target = stream if stream is not None else sys.stderr
     handler = _Handler(target)
     render = _render_json if format == "json" else _console(target)
-    handler.setFormatter(
-        ProcessorFormatter(processors=[_head, render], foreign_pre_chain=list(_FOREIGN_CHAIN))
-    )
+    handler.setFormatter(_Formatter(render))
     root = logging.getLogger()
     before, before_level = root.handlers[:], root.level
     root.handlers = [h for h in before if not isinstance(h, _Handler)] + [handler]
@@ -156,6 +154,26 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Log handler made by `configure`; the type distinguishes it from other handlers."""
 
 
+class _Fields(dict[str, object]):
+    """Fields of a line of this program; the type distinguishes it from a dict that a library
+    logs."""
+
+
+class _Formatter(ProcessorFormatter):
+    """Formatter that renders lines of this program as they are; lines of libraries are converted
+    first."""
+
+    def __init__(self, render: Processor) -> None:
+        super().__init__(processors=[_head, render], foreign_pre_chain=list(_FOREIGN_CHAIN))
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        if type(record.msg) is not _Fields:
+            return super().format(record)
+        line: EventDict = {**record.msg, "_record": record, "_from_structlog": True}
+        return str(self._render(None, "", _head(None, "", line)))
+
+
 def _severity(level: str) -> int:
     if level.lower() not in LEVELS:
         raise ConfigError(f"log level must be one of {', '.join(LEVELS)}", value=level)
@@ -189,6 +207,13 @@ def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict
     }
 
 
+def _to_record(
+    _logger: WrappedLogger, _method: str, event: EventDict
+) -> tuple[tuple[_Fields], dict[str, object]]:
+    """Return the arguments with which the standard logger makes a LogRecord of a line."""
+    return (_Fields(event),), {}
+
+
 _META: Final = ("_record", "_from_structlog")
 
 # Redaction runs before the line becomes a LogRecord, so that handlers of other code get no secrets
@@ -200,7 +225,7 @@ _CHAIN: Final[tuple[Processor, ...]] = (
     structlog.processors.StackInfoRenderer(),
     _exception,
     _redact,
-    ProcessorFormatter.wrap_for_formatter,
+    _to_record,
 )
 _FOREIGN_CHAIN: Final[tuple[Processor, ...]] = (
     _merge_bound,
@@ -227,11 +252,14 @@ def _head(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _render_json(_logger: WrappedLogger, _method: str, line: EventDict) -> str:
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    return _encode(line)
 
 
 def _console(stream: TextIO) -> Processor:

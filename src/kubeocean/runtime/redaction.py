@@ -23,6 +23,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import AnyStr, Final, Generic, NoReturn, TypeAlias
 
 __all__ = ["Plain", "Secret", "fingerprint", "is_secret_name", "redact", "redact_text"]
@@ -181,7 +182,10 @@ def redact_text(text: str) -> str:
 
 def redact(value: object, *, name: str = "") -> Plain:
     """Return the value as plain JSON data without secrets; `name` is the name of its field."""
-    return _plain(value, is_secret_name(name), _DEPTH)
+    return _plain(value, _is_secret_field(name), _DEPTH)
+
+
+_is_secret_field: Final = lru_cache(maxsize=1024)(is_secret_name)  # a program has few field names
 
 
 def _hide(match: re.Match[str]) -> str:
