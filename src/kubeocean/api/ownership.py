@@ -50,7 +50,9 @@ class Ids:
 
 
 class Claim(Enum):
-    """Whose object it is, as proven by its name, labels and annotations."""
+    """The degree to which an object belongs to a binding, as its name, labels and annotations
+    prove.
+    """
 
     OURS = auto()  # of this binding, and of this very virtual object
     STALE = auto()  # of this binding, of an earlier virtual object with that name
@@ -69,7 +71,7 @@ def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
 
 
 def bears_no_ids(obj: Object, *, domain: Domain) -> bool:
-    """Whether an object has no label of any binding or cluster, as the Go implementation's."""
+    """Whether an object has no label of a binding or cluster; the Go implementation set none."""
     keys = domain.cluster_binding, domain.physical_cluster_id, domain.computing_cluster_id
     return not any(key in obj.labels for key in keys)
 
@@ -143,7 +145,7 @@ def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
 
 
 def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
-    """Whether this binding claimed a policy earlier, also if it names another binding now."""
+    """Whether this binding claimed a policy earlier; the policy may name another binding now."""
     return policy_claim(ids, domain).items() <= obj.annotations.items()
 
 

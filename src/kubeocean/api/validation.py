@@ -1,7 +1,8 @@
 """Problems of objects that users wrote, and the names of time zones.
 
-A problem names the field, shows its value and says how to correct it. A problem that does not block
-was accepted by earlier versions: the message says how the value is interpreted.
+A problem has the path of the field, its value, and a message that describes the correction. A
+problem that does not block was accepted by earlier versions: its message describes how the value is
+interpreted.
 
 Names of time zones are those of the IANA database that is installed with Kubeocean, not those of
 the machine: a policy has to mean the same in every process.

@@ -37,7 +37,7 @@ class BindingState(StrEnum):
 
 
 class ResourceBindingSpec(Part, frozen=True):
-    """Cluster that a placement picked, and the release that it gets."""
+    """Cluster that a placement picked, and the release (resource snapshot) for this cluster."""
 
     state: Annotated[
         str,
@@ -69,7 +69,7 @@ class ResourceBindingSpec(Part, frozen=True):
 
 
 class ResourceBindingStatus(Part, frozen=True):
-    """Progress of the release in the cluster."""
+    """Progress of the binding's release in the cluster."""
 
     failed_placements: Annotated[
         tuple[FailedPlacement, ...],

@@ -66,14 +66,14 @@ class ClusterProperty(Part, frozen=True):
 
 
 class Extension(Part, frozen=True):
-    """Further information for clients."""
+    """Additional information about the access to a cluster, for clients that know its name."""
 
     name: Annotated[str, field("Name of the extension.", required=True)] = ""
     extension: Annotated[AnyValue, field("Content of the extension.", required=True)] = None
 
 
 class ClusterAccess(Part, frozen=True):
-    """How to reach the API server of a cluster, as in a kubeconfig."""
+    """Address and certificate authority of a cluster's API server, as in a kubeconfig."""
 
     server: Annotated[str, field("URL of the API server.", required=True)] = ""
     tls_server_name: Annotated[str, field("Name in the server's certificate.")] = msgspec.field(

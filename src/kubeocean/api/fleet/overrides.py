@@ -108,7 +108,7 @@ class OverrideRule(Part, frozen=True):
 
 
 class OverridePolicy(Part, frozen=True):
-    """Changes to objects."""
+    """Rules of an override: the changes to objects, and for which clusters."""
 
     override_rules: Annotated[
         tuple[OverrideRule, ...],

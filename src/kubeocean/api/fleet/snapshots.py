@@ -94,7 +94,7 @@ class ResourceSnapshotSpec(Part, frozen=True):
 
 
 class ResourceSnapshotStatus(Part, frozen=True):
-    """Observed state of a resource snapshot."""
+    """Status of a resource snapshot."""
 
     conditions: Annotated[Conditions, field("Conditions of the snapshot.")] = ()
 
