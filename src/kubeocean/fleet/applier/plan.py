@@ -23,8 +23,8 @@ The order of the rules, first match wins:
     IfNotDrifted, same manifest     compare; differences: FoundDrifts
     otherwise                       apply, client-side or server-side
 
-A reference to an AppliedWork whose Work is not in the member's namespace on the hub is stale (the
-member left the fleet and joined again): it counts as no owner and is removed.
+An owner reference to an AppliedWork whose Work is not in the member's namespace on the hub is stale
+(the member left the fleet and joined again): a stale reference counts as no owner and is removed.
 """
 
 from __future__ import annotations
