@@ -103,7 +103,7 @@ _MaxProxiers = Annotated[
 _ScaleCpu = Annotated[
     int,
     typer.Option(
-        metavar="PERCENT", help="CPU use of autoscaled programs, in percent of what they request."
+        metavar="PERCENT", help="CPU use of autoscaled programs, in percent of their CPU requests."
     ),
 ]
 _Preset = Annotated[
@@ -298,12 +298,12 @@ def _check_options(management_kubeconfig: str, management_context: str, server: 
         return
     for option, given in (("--management-context", management_context), ("--server", server)):
         if given:
-            message = "has no meaning without --management-kubeconfig"
+            message = "has no effect without --management-kubeconfig"
             raise ConfigError(message, source=option, value=given)
 
 
 async def _check(computing: Applier, values: Values) -> None:
-    """Refuse an installation that would break one that exists.
+    """Refuse an installation that would break the existing installation of the cluster.
 
     :raises ConfigError: the cluster is a local ocean, or a bound worker's Secret would become
         unreadable.

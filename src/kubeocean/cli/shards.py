@@ -53,7 +53,11 @@ NamespaceOption = Annotated[
 ]
 RingOption = Annotated[
     str,
-    typer.Option("--ring", metavar="RING", help="Name of the ring; needed if there are several."),
+    typer.Option(
+        "--ring",
+        metavar="RING",
+        help="Name of the ring (replicas that share the work); needed if there are several.",
+    ),
 ]
 SlotsArgument = Annotated[
     str, typer.Argument(metavar="SHARDS", help="Numbers of shards, such as 7 or 0-15,32.")
@@ -66,7 +70,7 @@ _YES = typer.Option("--yes", help="Confirm that no process of the owner runs any
 
 @dataclass(frozen=True, slots=True)
 class _RingReference:
-    """A ring, and the connection to its cluster."""
+    """Reference to a ring of replicas, and the client of the cluster with its objects."""
 
     kubeconfig: str
     context: str

@@ -120,7 +120,7 @@ async def _management(
 
 def _nothing(purge: bool) -> str:
     message = "There was nothing to remove"
-    return message if purge else f"{message}; CRDs and namespaces that remain go with --purge"
+    return message if purge else f"{message}; --purge deletes remaining CRDs and namespaces"
 
 
 def _removed(values: Values, purge: bool) -> str:

@@ -71,7 +71,7 @@ class NotRead:
 
 
 SnapshotPart: TypeAlias = T | NotRead
-NOT_REQUESTED: Final = NotRead("", "it was not requested")
+NOT_REQUESTED: Final = NotRead("", "the part was not requested")
 
 
 def known(part: T | NotRead, otherwise: D) -> T | D:
@@ -230,5 +230,5 @@ class Snapshot:
 
     @property
     def chosen(self) -> tuple[ClusterBinding, ...]:
-        """The bindings that were asked for: the one named by `only`, or all."""
+        """The bindings to show: the one named by `only`, or all."""
         return tuple(each for each in known(self.bindings, ()) if self.only in ("", each.name))

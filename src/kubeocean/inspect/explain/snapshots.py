@@ -66,7 +66,7 @@ class BindingSnapshot:
         worker = self.present
         if worker is None or worker.state is WorkerState.ANSWERED:
             return ""
-        return worker.message or "it was not asked"
+        return worker.message or "it was not read"
 
     @property
     def mount(self) -> str:

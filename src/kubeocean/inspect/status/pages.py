@@ -157,7 +157,7 @@ def _worker(cluster: ClusterView, now: datetime) -> Cell:
         word = "no answer" if reported.reason in _NO_ANSWER else "not usable"
         return Cell(f"{word} {since}".rstrip(), Tone.BAD)
     if cluster.worker.state is WorkerState.SILENT:
-        return Cell("no answer to us", Tone.WARN)
+        return Cell("no answer here", Tone.WARN)
     if reported.state is ConnectionState.CONNECTED:
         return Cell(f"connected {since}".rstrip(), Tone.GOOD)
     if cluster.worker.state is WorkerState.ANSWERED:
