@@ -83,7 +83,7 @@ def management_objects(values: Values) -> list[Json]:
 
 
 def withdrawn_management_objects(values: Values) -> list[Json]:
-    """Return objects of the management cluster that other values have, and these do not."""
+    """Return the objects of the management cluster that only other values would create."""
     titles = {title(each) for each in management_objects(values)}
     return [each for each in withdrawn_objects(values) if title(each) not in titles]
 
@@ -141,7 +141,7 @@ async def check_management(computing: Applier, values: Values, *, computing_id: 
 
     Syncers of both clusters would work on the same bindings.
 
-    :raises ConfigError: they run elsewhere, or both clusters are the same.
+    :raises ConfigError: the programs run in another cluster, or both clusters are the same.
     """
     if values.management == computing_id:
         message = "leads to the computing cluster itself; leave this option out"

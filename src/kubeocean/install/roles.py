@@ -147,9 +147,7 @@ def worker_rights(
 
 
 def egress_rule(domain: Domain = DEFAULT) -> Rule:
-    """Return the rule to read the NetworkPolicy of the mount namespace, with which doctor checks
-    that there is one.
-    """
+    """Return the rule to read the NetworkPolicy of the mount namespace, which doctor looks for."""
     return Rule(("networkpolicies",), ("get",), "networking.k8s.io", (domain.egress_policy,))
 
 

@@ -91,7 +91,7 @@ def why_not(port: int, address: str = "127.0.0.1") -> str:
         if error.errno != errno.EADDRINUSE:
             return f"port {port} of {address}: {error.strerror}"
         return (
-            f"port {port} of {address} is in use (`ss -ltnp sport = :{port}` shows by what); "
+            f"port {port} of {address} is in use (`ss -ltnp sport = :{port}` shows the process); "
             f"stop that or choose another port"
         )
     return ""

@@ -153,7 +153,7 @@ class PlainProgress:
             yield task
         finally:
             timer.cancel()
-        ended = "gave up after" if task.given_up else "done in"
+        ended = "not done after" if task.given_up else "done in"
         self._write(f"{label}: {ended} {self._clock.monotonic() - start:.1f} s")
 
 

@@ -346,7 +346,7 @@ class Rollout:
             ):
                 return
             _log.info(
-                "Found object that differs from its template",
+                "Object differs from its template",
                 object=desired.title,
                 fields=different[:_LOGGED_FIELDS],
             )

@@ -146,7 +146,7 @@ class Replica:
         return self.audited(counted, cluster)
 
     def audited(self, transport: Transport, cluster: str) -> Transport:
-        """Return a transport that audits its writes."""
+        """Return a transport that writes an audit log line for each write."""
         return AuditTransport(transport, cluster=cluster, actor=self._actor)
 
     def fenced(self, transport: Transport) -> Transport:

@@ -34,7 +34,7 @@ async def cancel_on_disconnect(exchange: Exchange, work: Coroutine[None, None, N
         disconnected.cancel()
         working.cancel()
     if cancelled:
-        raise Unreachable("lost the caller: it has disconnected")
+        raise Unreachable("the caller has disconnected")
     if (error := working.result()) is not None:
         raise error
 

@@ -185,7 +185,7 @@ def trust(context: ssl.SSLContext, certificates: bytes) -> None:
     # OpenSSL takes bytes for DER; characters beyond ASCII can only be in text between PEM blocks.
     text = certificates.decode("ascii", "ignore")
     if not text:
-        raise ssl.SSLError("there is no certificate")
+        raise ssl.SSLError("the file contains no certificate")
     context.load_verify_locations(cadata=text)
 
 

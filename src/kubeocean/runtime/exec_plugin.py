@@ -164,7 +164,7 @@ class ExecPlugin:
             # The library names the expected type and its place, not the value.
             raise self._wrong(f"printed no ExecCredential: {error}") from None
         except UnicodeDecodeError:
-            raise self._wrong("printed no ExecCredential: it is not UTF-8") from None
+            raise self._wrong("printed no ExecCredential: the output is not UTF-8") from None
         status = answer_document.status
         if (answer_document.api_version, answer_document.kind) != (
             self.api_version,

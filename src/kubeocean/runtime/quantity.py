@@ -32,7 +32,7 @@ __all__ = ["ZERO", "Format", "Quantity"]
 
 
 class Format(Enum):
-    """Notation of an amount, which is kept when the amount is printed."""
+    """Notation in which an amount was written and is printed: `12M`, `12Mi` or `12e6`."""
 
     DECIMAL_SI = "DecimalSI"  # 12M
     BINARY_SI = "BinarySI"  # 12Mi

@@ -269,7 +269,9 @@ class HttpTransport:
 
 
 def _whereabouts(access: Access) -> tuple[object, ...]:
-    """Return server and trust of an access; if they change, old connections are closed."""
+    """Return the server, CA and server name of an access; if they change, old connections are
+    closed.
+    """
     return access.server, access.ca, access.insecure, access.tls_server_name
 
 

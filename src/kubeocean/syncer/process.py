@@ -296,7 +296,7 @@ async def _why_missing(client: Client) -> str:
     try:
         names = [binding.name for binding in (await client.list(CLUSTER_BINDINGS)).items]
     except NotFound:
-        return "this cluster does not know the kind: install its definition (kubeocean install)"
+        return "this cluster does not have the kind: install its definition (kubeocean install)"
     listed = ", ".join(names[:_LISTED]) or "none"
     more = " and more" if names[_LISTED:] else ""
     return f"is not in this cluster, which has {listed}{more}"

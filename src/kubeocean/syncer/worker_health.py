@@ -159,7 +159,9 @@ class WorkerHealth:
                 await self._check()
 
     def mistake(self, error: str) -> None:
-        """Note that requests would reach another cluster; an empty `error` ends that state."""
+        """Record that requests would reach another cluster; an empty `error` means that they no
+        longer do.
+        """
         self._mistaken = bool(error)
         if error:
             self._lost_at = self._clock.monotonic()
@@ -230,7 +232,7 @@ class WorkerHealth:
         return self._clock.monotonic() - self._alive_at >= self._pause_s()
 
     async def _renewed(self) -> bool:
-        """Renew the oldest watch; return whether a sign of life followed."""
+        """Open the oldest watch again; return whether the worker answered."""
         if not self._answers or self._failures:
             return False
         if (watch := next((watch for watch in self._watches if watch.received), None)) is None:

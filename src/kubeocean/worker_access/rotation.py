@@ -117,7 +117,7 @@ class Rotation:
         if self._refused is not None:
             self._refused(
                 binding,
-                f"did not take the kubeconfig of Secret {named}, which is in a namespace that "
+                f"ignored the kubeconfig of Secret {named}, which is in a namespace that "
                 f"--kubeconfig-namespaces does not name; still using {used}",
             )
 

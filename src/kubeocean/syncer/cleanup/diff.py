@@ -282,7 +282,7 @@ def _unwanted(obj: Counterpart) -> Difference:
     if obj.unmapped:
         message = f"{obj} has the label of Kubeocean, but names no virtual pod and no binding"
         return Difference(DifferenceKind.UNMAPPED, obj, message)
-    message = f"{obj} may be left over: {why}; but nothing on it proves its owner"
+    message = f"{obj} may be left over: {why}; but its metadata does not prove its owner"
     return Difference(DifferenceKind.UNPROVEN, obj, message)
 
 

@@ -270,7 +270,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
                 message = f"{self.kind} {copy.name} of the worker is {phase}, not {_BOUND}"
                 target = reference(self.definition.sources, source)
                 clusters.events.emit(target, "Warning", _COPY_NOT_BOUND, message)
-            _log.info("Reported phase", kind=self.kind, source=source.key, phase=phase)
+            _log.info("Reported phase of copy", kind=self.kind, source=source.key, phase=phase)
         return written
 
     # Requests for copies
@@ -502,7 +502,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         name = f"{self.kind} {copy.key} of the worker"
         if direction is SyncDirection.CONFLICT:
             ours, theirs = forge.content_digest(context)[:12], copy.synced_digest[:12]
-            message = f"Overwrote {name}: both changed (SHA-256 {ours} here, {theirs} there)"
+            message = f"Overwrote {name}: source (SHA-256 {ours}) and copy ({theirs}) changed"
             self.clusters.events.emit(target, "Warning", _SYNC_CONFLICT, message)
             return False
         live = await self._store.read_whole(copy)
