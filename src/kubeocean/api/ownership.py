@@ -1,9 +1,9 @@
 """Ownership of objects, proven by their names, labels, annotations and finalizers.
 
-Every object that a syncer creates in a worker cluster carries the binding, the IDs of both clusters
-and the UID of the virtual object. The Go implementation wrote fewer marks, and users remove labels:
-an object that lacks some marks is adopted only if no other owner is possible. Every other object
-with the same name is foreign and is left alone.
+Every object that a syncer creates in a worker cluster has labels with the binding, the IDs of both
+clusters and the UID of the virtual object. The Go implementation wrote fewer marks, and users
+remove labels: an object that lacks some marks is adopted only if no other owner is possible. Every
+other object with the same name is foreign and is left alone.
 
 Virtual nodes are objects of the computing cluster, where every user who may label nodes can give a
 node Kubeocean's labels. Names of virtual nodes and the metadata recorded on them prove more than
@@ -95,7 +95,7 @@ def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
 def claim_pod(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, recorded: str = ""
 ) -> Claim:
-    """Return whose object a physical pod is, or an object with a pod's annotations (token Secret).
+    """Return to which degree a physical pod, or its token Secret, belongs to this virtual pod.
 
     Annotations may be lost: if the object has the binding's labels and its UID is the one
     `recorded` on the virtual pod, missing annotations count as present.
@@ -116,7 +116,7 @@ def claim_pod(
 def claim_copy(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, pointed: bool = False
 ) -> Claim:
-    """Return whose object the copy of a virtual object is.
+    """Return to which degree a copy belongs to this virtual object.
 
     Copies of the Go implementation have no UID annotation: `pointed` is True if the virtual object
     names this cluster as one into which it is copied.
@@ -137,7 +137,7 @@ def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
 
 
 def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
-    """Return whose object a ResourceLeasingPolicy is that names a binding of this name."""
+    """Return to which degree a ResourceLeasingPolicy that names the binding belongs to it."""
     holder = obj.annotations.get(domain.computing_cluster_id)
     if not holder:
         return Claim.TAKEABLE

@@ -64,13 +64,13 @@ def describe(problems: Iterable[Problem]) -> str:
 
 
 def empty(field: str, text: str, what: str) -> Iterable[Problem]:
-    """Return a problem ("must name `what`") if the text of the field is empty."""
+    """Return a problem, "must name " and `what`, if the text of a field is empty."""
     if not text:
         yield Problem(field, text, f"must name {what}")
 
 
 def misnamed(field: str, text: str, what: str) -> Iterable[Problem]:
-    """Return the problem of a field whose text cannot be the name of `what`."""
+    """Return a problem if the text of a field cannot be the name of an object of kind `what`."""
     try:
         check_subdomain(text)
     except ConfigError:

@@ -142,7 +142,7 @@ class ServerSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """A binding and its worker cluster; `message` says why `state` is not ANSWERED."""
+    """A binding and its worker cluster; `message` is the reason if `state` is not ANSWERED."""
 
     binding: ClusterBinding
     ids: SnapshotPart[Ids] = NOT_REQUESTED

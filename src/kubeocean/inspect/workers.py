@@ -49,7 +49,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorkerConnection:
-    """The client of a worker; `message` says why there is none, or that no answer came."""
+    """The client of a worker; `message` is the reason if there is none, or if the worker did not
+    answer.
+    """
 
     state: WorkerState
     message: str = ""

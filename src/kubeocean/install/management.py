@@ -7,7 +7,8 @@ cluster. In the management cluster the manager may write what it rolls out, sync
 for the addresses of proxiers, and all programs may review callers that read metrics.
 
 A credential is of an account that all bindings share (see `computing_objects`): the manager creates
-no account for a single binding, because its credential would have to be carried over and renewed.
+no account for a single binding, because its credential would have to be copied between the clusters
+and renewed.
 """
 
 from __future__ import annotations

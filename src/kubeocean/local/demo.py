@@ -54,7 +54,7 @@ _WORKER: Final = re.compile(r"worker-[0-9]+")
 
 @asynccontextmanager
 async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIterator[None]:
-    """Run Kubeocean on a running `Ocean` inside the `async with` block, if its shape asks for it.
+    """Run Kubeocean on a running `Ocean` inside the `async with` block, if `Shape.product` is set.
 
     :raises LocalError: a component does not become ready in time.
     """

@@ -61,7 +61,7 @@ class Progress(Protocol):
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
-    """Return a display: bars if `stream` is a terminal, else lines; silence if it is closed."""
+    """Return a display: bars if `stream` is a terminal, else lines; none if `stream` is closed."""
     stream = sys.stderr if stream is None else stream
     if stream is None:  # Python has no stderr if its parent closed the descriptor
         return Silence()

@@ -1,7 +1,7 @@
 """Handling of one request: authenticate, route, rate-limit, authorize, locate the pod, serve.
 
-The order is fixed: a caller that is not authenticated learns only that. Refusals have the status
-that a kubelet would give, and a message.
+The order is fixed: a caller that is not authenticated gets no other information. Refusals have the
+status that a kubelet would give, and a message.
 """
 
 from __future__ import annotations

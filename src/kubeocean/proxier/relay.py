@@ -1,8 +1,8 @@
 """Relaying bytes between a caller and a worker, and cancelling work when the caller disconnects.
 
-Each direction waits for its own reader, so that a slow reader slows its writer and no bytes pile
-up. A relay ends when caller or worker closes; bytes sent before that are delivered first. TLS knows
-no half-closed connection; protocols that need one signal it in bytes of their own.
+Each direction waits for its own reader, so that a slow reader slows its writer and few bytes are
+buffered. A relay ends when caller or worker closes; bytes sent before that are delivered first. TLS
+knows no half-closed connection; protocols that need one signal it in bytes of their own.
 """
 
 from __future__ import annotations

@@ -191,8 +191,7 @@ class ExecPlugin:
         return self._error(f"the credential plugin {self.command!r} {what}")
 
     def _failed(self, what: str, errors: BinaryIO) -> ConfigError:
-        """Return the error with the end of the plugin's stderr, which often tells users to log
-        in."""
+        """Return the error with the end of the plugin's stderr, which may ask users to log in."""
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - _READ_BYTES))
         output = errors.read(_READ_BYTES).decode("utf-8", "replace")
         for secret in self._secrets():

@@ -1,8 +1,8 @@
 """Transport: requests to one API server as data, answers as bytes.
 
 `Transport` is the seam: `HttpTransport` is the real one, and fault injection wraps any other. A
-transport knows nothing of objects, and raises `Unreachable` and nothing else; every HTTP status is
-an answer.
+transport does not interpret objects, and raises `Unreachable` and nothing else; every HTTP status
+is an answer.
 
 Credentials may change at any time. A new token is used from the next request on. A new certificate
 gets new connections, while watches on the old connections run until the server ends them. A new

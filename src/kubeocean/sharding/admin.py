@@ -83,7 +83,7 @@ class RingState:
         return [each.record.id for each in self.members if not each.record.released]
 
     def member(self, named: str) -> str:
-        """Return the ID of the live replica whose name or ID is `named`.
+        """Return the ID of the live replica with the name or ID `named`.
 
         :raises ConfigError: no live replica, or more than one, has this name or ID.
         """

@@ -475,8 +475,9 @@ class Ring:
             _log.info("Joined ring", ring=self.names.ring, replica=self.id)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        """Gain, hand over and acknowledge slots as the table says, until this incarnation has
-        left."""
+        """Gain, hand over and acknowledge slots according to the table, until this incarnation has
+        left.
+        """
         give_back_by = float("inf")
         while True:
             self._wake.clear()

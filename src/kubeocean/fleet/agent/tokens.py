@@ -74,7 +74,7 @@ def token_life(token: str, now: datetime) -> TokenLife | None:
 
 
 def refused_credential(access: Access, now: datetime) -> str:
-    """Return which credential the hub refused, whether it has expired, and what to do."""
+    """Return a text about the credential that the hub refused, with the reason and a remedy."""
     end: datetime | None
     if access.token is not None:
         kind, life = "token", token_life(access.token.reveal(), now)

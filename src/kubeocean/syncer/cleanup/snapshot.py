@@ -182,8 +182,8 @@ class ClusterSnapshot:
     async def _foreign_nodes(self) -> set[str]:
         """Return the names of the virtual nodes of other workers.
 
-        One clusterID may begin with another, so the names alone do not tell whose a node is. Of a
-        node that is gone only the name is known; such a node counts as ours.
+        One clusterID may begin with another, so the name alone does not identify the worker of a
+        virtual node. Of a node that is gone only the name is known; such a node counts as ours.
         """
         domain = self._domain
         managed = f"{domain.managed_by}={domain.product}"

@@ -113,7 +113,9 @@ class Rules:
         return False
 
     async def translate(self, source: Source, name: str) -> Json | Missing:
-        """Return the content of the copy of that name, or a Missing that says why there is none."""
+        """Return the content of the copy of that name, or a Missing with the reason why there is
+        none.
+        """
         assert self.kind.translate is not None, f"{self.kind.name} needs rules of its own"
         return self.kind.translate(source.content())
 
