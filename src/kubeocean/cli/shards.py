@@ -293,7 +293,7 @@ def freeze() -> _Change:
 @shards.command()
 @_table_command
 def unfreeze() -> _Change:
-    """Resume rebalancing."""
+    """Resume rebalancing of a ring that `freeze` has stopped."""
     from kubeocean.sharding import table_operations
 
     return lambda state: table_operations.freeze(state.table, on=False)

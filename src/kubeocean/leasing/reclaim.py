@@ -391,7 +391,7 @@ class Pace:
 
     @property
     def free(self) -> int:
-        """How many evictions may be made now."""
+        """Number of evictions that may be made now."""
         return max(0, self.limit - len(self.recent))
 
     def next_slot(self, *, now: datetime) -> datetime:

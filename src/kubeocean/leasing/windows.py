@@ -139,7 +139,7 @@ def _parse_day(text: str, *, field: str) -> int:
 
 
 def _merge(spans: Iterable[range]) -> tuple[range, ...]:
-    """Return the minutes of the spans in the fewest spans."""
+    """Return the spans with overlapping and adjacent ones joined."""
     merged: list[range] = []
     for span in sorted(spans, key=lambda span: span.start):
         if merged and span.start <= merged[-1].stop:

@@ -1,4 +1,4 @@
-"""Ports: free ones for servers on this machine.
+"""Finds and reserves free ports for servers on this machine.
 
 Ports are taken from below the range that the kernel uses for outgoing connections. A port from
 within that range can be lost while its server restarts: to any outgoing connection, or to a client

@@ -41,7 +41,7 @@ class Task(Protocol):
         """Add `by` to the amount of the total that is done."""
 
     def expect(self, total: int) -> None:
-        """Set the total of the step."""
+        """Set the total amount of work of the step."""
 
     def say(self, detail: str) -> None:
         """Show a short text about the present state of the step."""

@@ -53,8 +53,8 @@ _log = get_logger(__name__)
 class RolloutRemoval:
     """Deletes the objects that were rolled out for bindings.
 
-    `client` is of the cluster with the Deployments; certificates are in the computing cluster, and
-    so are the accounts of single bindings, which there are only if both are the same cluster.
+    `client` is a client of the cluster in which syncers and proxiers run. Certificates are in the
+    computing cluster. A binding has accounts of its own only if both are the same cluster.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ class Transport(Protocol):
         """Send a request and stream its answer; leaving the context closes the stream."""
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
-        """Switch protocols: bytes in both directions after the server's 101.
+        """Switch protocols, and yield a tunnel of bytes in both directions after the server's 101.
 
         :raises ApiError: the server answered with anything else.
         """

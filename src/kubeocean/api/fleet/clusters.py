@@ -62,7 +62,7 @@ class AgentType(StrEnum):
 
 
 class TaintEffect(StrEnum):
-    """Effects of a MemberCluster's taint."""
+    """Values of `effect` of a MemberCluster's taint."""
 
     NO_SCHEDULE = "NoSchedule"
 

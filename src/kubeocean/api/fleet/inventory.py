@@ -34,7 +34,7 @@ class ClusterManager(Part, frozen=True):
 
 
 class ClusterProfileSpec(Part, frozen=True):
-    """Cluster that a profile describes."""
+    """Name of the cluster that a ClusterProfile describes, and the system that manages it."""
 
     display_name: Annotated[str, field("Name of the cluster for people.")] = ""
     cluster_manager: Annotated[
@@ -48,7 +48,7 @@ class ClusterProfileSpec(Part, frozen=True):
 
 
 class ClusterVersion(Part, frozen=True):
-    """Versions of a cluster."""
+    """Version of Kubernetes in a cluster."""
 
     kubernetes: Annotated[str, field("Version of Kubernetes.")] = ""
 
@@ -120,7 +120,7 @@ class ClusterProfileStatus(Part, frozen=True):
 
 
 class ClusterProfile(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A cluster in the inventory of this cluster."""
+    """Entry of a cluster in the inventory of the hub."""
 
     spec: Annotated[ClusterProfileSpec, field("The cluster.", required=True)] = ClusterProfileSpec()
     status: Annotated[ClusterProfileStatus, field("Observed state.")] = ClusterProfileStatus()

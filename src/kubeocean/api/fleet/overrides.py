@@ -87,7 +87,7 @@ class JsonPatchOperation(Part, frozen=True):
 
 
 class OverrideRule(Part, frozen=True):
-    """Change to objects for some of the clusters."""
+    """Rule of an override: a change to objects, for the clusters that the rule selects."""
 
     cluster_selector: Annotated[
         ClusterSelector | None,

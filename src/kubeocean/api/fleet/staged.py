@@ -145,7 +145,7 @@ class UpdateStrategySpec(Part, frozen=True):
 
 
 class UpdateStrategy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Stages in which update runs update clusters."""
+    """Stages, in order, in which update runs update clusters."""
 
     spec: Annotated[UpdateStrategySpec, field("The stages.", required=True)] = UpdateStrategySpec()
 

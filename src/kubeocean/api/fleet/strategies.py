@@ -50,14 +50,14 @@ class ComparisonOption(StrEnum):
 
 
 class WhenToApply(StrEnum):
-    """Whether an object that drifted is overwritten."""
+    """Whether an object that was changed in the member is overwritten."""
 
     ALWAYS = "Always"
     IF_NOT_DRIFTED = "IfNotDrifted"
 
 
 class WhenToTakeOver(StrEnum):
-    """Whether an object that existed before is taken over."""
+    """Whether an object that existed in the member before the placement is taken over."""
 
     ALWAYS = "Always"
     IF_NO_DIFF = "IfNoDiff"

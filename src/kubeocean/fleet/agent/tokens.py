@@ -45,13 +45,13 @@ class _TokenTimes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenLife:
-    """Times between which a token is valid."""
+    """Validity of a token: from when, and until when."""
 
     begin: datetime
     end: datetime
 
     def renew_in(self, now: datetime) -> float:
-        """Return the seconds until half of the life has passed."""
+        """Return the seconds until half of the token's life has passed."""
         middle = self.begin + (self.end - self.begin) / 2
         return (middle - now).total_seconds()
 

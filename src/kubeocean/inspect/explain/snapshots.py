@@ -158,7 +158,9 @@ class PodSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSnapshot:
-    """The Deployment of a program of a binding."""
+    """Rollout of the Deployment of a binding's syncer or proxier: its state, and whether it is
+    done.
+    """
 
     name: str
     message: str

@@ -198,7 +198,7 @@ class InstallationHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """A binding and its worker."""
+    """A binding and its worker: programs, nodes, policies and pods."""
 
     name: str
     cluster_id: str = ""

@@ -59,7 +59,9 @@ class Comparison:
     findings: tuple[Difference, ...] = ()
 
     def is_unused(self, copy: Counterpart) -> bool:
-        """Whether no pod and no other copy uses a copy, all kinds that may do so being listed."""
+        """Whether no pod and no other copy uses a copy, and all kinds that could use it were
+        listed.
+        """
         if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
             return False
         return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
