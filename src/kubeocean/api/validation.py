@@ -64,7 +64,7 @@ def describe(problems: Iterable[Problem]) -> str:
 
 
 def empty(field: str, text: str, what: str) -> Iterable[Problem]:
-    """Return a problem, "must name " and `what`, if the text of a field is empty."""
+    """Return a problem if the text of a field, which has to name `what`, is empty."""
     if not text:
         yield Problem(field, text, f"must name {what}")
 

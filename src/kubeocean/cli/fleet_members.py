@@ -106,7 +106,7 @@ def _cordon() -> Json:
 
 def clusters(
     name: Annotated[
-        str, typer.Argument(help="Name of one MemberCluster.", show_default="all")
+        str, typer.Argument(help="Show only the MemberCluster of this name.", show_default="all")
     ] = "",
     output: FormatOption = OutputFormat.TEXT,
     hub_kubeconfig: HubOption = "",

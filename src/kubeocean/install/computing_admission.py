@@ -260,14 +260,14 @@ def _roles(values: Values) -> list[Json]:
 
 
 def _by_own(values: Values, component: str) -> str:
-    """Return the CEL expression for requests of a component's accounts of single bindings."""
+    """Return the CEL expression for requests of a component's accounts with one binding each."""
     return f"request.userInfo.username.startsWith('{_own_user(values, component)}')"
 
 
 def _by_any(values: Values, component: str) -> str:
     """Return the CEL expression for requests of all accounts of a component.
 
-    These are the accounts of single bindings, and the account that all bindings share.
+    These are the accounts that belong to one binding each, and the account that all bindings share.
     """
     return f"{by_account(values.namespace, component)} || {_by_own(values, component)}"
 

@@ -294,10 +294,15 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         return  # another client deletes the table, or a replica uses the table
     except Forbidden as error:
         _log.debug(
-            "Was not allowed to delete ring", ring=names.ring, namespace=namespace, error=str(error)
+            "Was not allowed to delete objects of ring",
+            ring=names.ring,
+            namespace=namespace,
+            error=str(error),
         )
         return
-    _log.info("Removed ring", ring=names.ring, namespace=namespace, members=len(leases.items))
+    _log.info(
+        "Removed objects of ring", ring=names.ring, namespace=namespace, members=len(leases.items)
+    )
 
 
 async def _delete_pages(client: Client, names: Names, namespace: str) -> None:

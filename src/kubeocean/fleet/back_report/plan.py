@@ -148,7 +148,7 @@ def reporting_binding(
 def reports_of(
     works: Iterable[CachedWork], cluster: str, selected: Collection[Original]
 ) -> dict[Original, Report]:
-    """Return the statuses that Works of the cluster report of selected objects.
+    """Return the statuses that Works of the cluster report for selected objects.
 
     Works of other clusters do not count, whatever binding their labels name.
     """

@@ -193,7 +193,8 @@ class DoctorReader(SnapshotReader):
         return replace(snapshot, unread=unread)
 
     async def _programs(self, recorded: str) -> Client | NotRead:
-        """Return the cluster in which our programs run; `recorded` is that of the installation.
+        """Return the cluster in which our programs run; `recorded` is the management cluster that
+        the installation records.
 
         :raises ConfigError: the given management cluster is not the recorded one.
         """
