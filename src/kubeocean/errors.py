@@ -171,7 +171,7 @@ class RequestTooLarge(ApiError):
 
 
 class UnsupportedMediaType(ApiError):
-    """415: the server does not read this content type."""
+    """415: the server does not accept this content type."""
 
 
 class Invalid(ApiError):

@@ -73,7 +73,7 @@ async def _write_taints(hub: Client, name: str, *, cordon: bool) -> bool:
                 raise
         else:
             return True
-    raise AssertionError("unreachable")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def cordoned(member: MemberCluster) -> list[Json] | None:

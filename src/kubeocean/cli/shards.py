@@ -362,7 +362,7 @@ def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change
     def change(state: RingState) -> Table:
         if not yes:
             raise ConfigError(
-                "is needed: if a process of the owner still runs, two would work on these shards",
+                "must be given: if a process of the owner runs, two would work on these shards",
                 field="--yes",
             )
         return table_operations.release(state.table, _slots(slots))

@@ -110,7 +110,7 @@ async def read_object(what: str, reading: Awaitable[T]) -> T | NotRead | None:
 
 
 async def read_part(what: str, reading: Awaitable[T]) -> T | NotRead:
-    """Await the read of a list or answer; return it, or a NotRead, also if a kind is not served."""
+    """Await the read of a list or answer and return it; a NotRead if that failed (404 included)."""
     try:
         return await reading
     except ApiError as error:

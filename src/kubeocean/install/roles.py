@@ -19,8 +19,8 @@ permissions are add-ons that the owner of the worker may grant:
 In the computing cluster the manager creates an account for the syncers and one for the proxiers of
 each binding. They have the permissions of all syncers or proxiers (`syncer_rights`,
 `proxier_rights`), and those for objects of their own binding (`syncer_own_rights`,
-`proxier_own_rights`).
-Templates of the earlier implementation name an account that all bindings share.
+`proxier_own_rights`). Templates of the earlier implementation use an account that all bindings
+share.
 """
 
 from __future__ import annotations

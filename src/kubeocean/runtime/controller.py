@@ -49,8 +49,9 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Outcome of a reconcile: a retry alone will not help. `reason` is a CamelCase word, `message`
-    a sentence."""
+    """Outcome of a reconcile: the key cannot be reconciled until an object changes. `reason` is a
+    CamelCase word, `message` a sentence.
+    """
 
     reason: str
     message: str

@@ -259,8 +259,9 @@ def _divide_away(amount: int, by: int) -> int:
 
 
 def _print(amount: int, base: int, suffixes: tuple[str, ...]) -> str:
-    """Return the amount with the largest suffix that divides without a rest; suffixes ascend by
-    factors of `base`."""
+    """Return the amount with the largest suffix that divides it without a remainder; suffixes
+    ascend by factors of `base`.
+    """
     if amount == 0:
         return "0"
     step = 0

@@ -141,7 +141,7 @@ class RingAdmin:
                     raise
             else:
                 return loaded.table, after
-        raise AssertionError("unreachable")
+        raise AssertionError("the last attempt returns or raises")
 
     async def switch(self, config: Config, *, clock: Clock | None = None) -> RingState:
         """Change the configuration of a stopped ring, and return the ring's new state.

@@ -293,7 +293,7 @@ class WorkerHealth:
         return status, f"{refusal} (HTTP {status}){_REMEDIES.get(status, '')}"
 
     def _lose(self, status: int, error: str) -> None:
-        """Count the worker as not answering, or record another reason for that."""
+        """Record that the worker does not answer, or another reason why it does not."""
         if self._mistaken or (not self._answers and status == self._status):
             return
         since = None if self._answers else self._since

@@ -167,7 +167,7 @@ def release_spec(release: Release, strategy: ApplyStrategy) -> Json:
 
 
 def strategy_spec(strategy: ApplyStrategy) -> Json:
-    """Return an apply strategy for a merge patch that removes all fields of an earlier one."""
+    """Return an apply strategy for a merge patch; optional fields that are not set are null."""
     return {
         "allowCoOwnership": None,
         "serverSideApplyConfig": None,

@@ -298,7 +298,9 @@ class PodController:
         return recorded and not is_copied(vpod.content(), domain)
 
     async def _is_current(self, vpod: VirtualPod, record: PodRecord) -> bool:
-        """Read a virtual pod whose cached version may be old; False if it must not run."""
+        """Read a virtual pod, whose cached version may be old, and return whether the pod should
+        run.
+        """
         live = await self._virtual.get(vpod.key)
         if live is None or not is_live(vpod, live) or self._had_physical(live, record):
             return False
