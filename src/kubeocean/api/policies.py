@@ -59,7 +59,7 @@ SHOWN: Final = 20  # nodes, pods and evictions that a status names; further ones
 
 
 class PolicyPhase(StrEnum):
-    """Values of `status.phase`; a policy is `PENDING` until a syncer has read it."""
+    """Values of a policy's `status.phase`; a policy is `PENDING` until a syncer has read it."""
 
     PENDING = "Pending"
     ACTIVE = "Active"

@@ -106,7 +106,10 @@ async def _remove(cluster: Applier, objects: list[Json], *, purge: bool) -> set[
 async def _management(
     connect: Callable[..., Applier], kubeconfig: str, context: str, recorded: str
 ) -> Applier:
-    """:raises ConfigError: the kubeconfig of the recorded management cluster is not given."""
+    """Connect to the management cluster that the installation records.
+
+    :raises ConfigError: the kubeconfig is not given, or leads to another cluster.
+    """
     from kubeocean.install.join import identity
     from kubeocean.install.management import other_management
 
@@ -134,7 +137,10 @@ def _removed(values: Values, purge: bool) -> str:
 
 
 async def _check(computing: Applier, domain: Domain) -> None:
-    """:raises ConfigError: workers are still bound."""
+    """Check that no worker is bound.
+
+    :raises ConfigError: workers are still bound.
+    """
     from kubeocean.api.bindings import CLUSTER_BINDINGS
     from kubeocean.api.group import DEFAULT
     from kubeocean.errors import ConfigError, NotFound

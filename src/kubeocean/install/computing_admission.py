@@ -260,7 +260,7 @@ def _roles(values: Values) -> list[Json]:
 
 
 def _by_own(values: Values, component: str) -> str:
-    """Return the CEL expression for requests of a component's accounts with one binding each."""
+    """Return the CEL expression that selects requests of a component's per-binding accounts."""
     return f"request.userInfo.username.startsWith('{_own_user(values, component)}')"
 
 

@@ -105,7 +105,7 @@ class KubeletCredential:
             raise Refusal(502, self._error or "the worker's credentials changed meanwhile")
 
     async def replace(self) -> None:
-        """Obtain another credential after a kubelet refused the present one, unless that is new."""
+        """Obtain another credential after a kubelet refused the present one, unless it is new."""
         shown, now = self._shown, self._clock.monotonic()
         await self._worker.refresh(rejected=True)
         if shown is not None and shown is self._shown and now >= shown.replaceable_at:
@@ -201,7 +201,9 @@ class KubeletCredential:
 
 
 def _token_request() -> Json:
-    """Return a TokenRequest for the API server's audience: kubelets have it review the token."""
+    """Return a TokenRequest for the API server's audience; kubelets send the token there for
+    review.
+    """
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",

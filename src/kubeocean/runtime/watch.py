@@ -291,8 +291,7 @@ class Watch(Generic[ObjectT]):
                 )
 
     def _check_listing(self, began_at: float, added_at: float) -> None:
-        """Abort a streaming list that has had the time to end; during a list objects come as ADDED
-        only."""
+        """Abort a streaming list that takes too long, or whose last ADDED event is too long ago."""
         now = self._clock.monotonic()
         if now - added_at >= LISTING_S or now - began_at >= LONGEST_LISTING_S:
             raise _Endless(f"a streaming list did not end within {now - began_at:.0f} s")

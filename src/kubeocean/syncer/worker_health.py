@@ -170,7 +170,7 @@ class WorkerHealth:
             self.failed()  # the worker is probed
 
     def alive(self) -> None:
-        """Note a sign of life; it does not suffice while a required collection is refused."""
+        """Record an answer that proves service; too little while a required list is refused."""
         if self._mistaken:
             return
         self._alive_at = self._clock.monotonic()

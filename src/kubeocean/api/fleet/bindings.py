@@ -29,7 +29,7 @@ __all__ = [
 
 
 class BindingState(StrEnum):
-    """Values of `spec.state`."""
+    """Values of `spec.state` of a binding."""
 
     SCHEDULED = "Scheduled"  # the cluster is picked, nothing is delivered
     BOUND = "Bound"  # a resource snapshot is released to the cluster

@@ -54,7 +54,7 @@ class MembershipState(StrEnum):
 
 
 class AgentType(StrEnum):
-    """Values of `status.agentStatus[].type`."""
+    """Values of `status.agentStatus[].type` of a MemberCluster."""
 
     MEMBER = "MemberAgent"
     MULTI_CLUSTER_SERVICE = "MultiClusterServiceAgent"
@@ -68,7 +68,7 @@ class TaintEffect(StrEnum):
 
 
 class DeleteValidationMode(StrEnum):
-    """Values of `spec.deleteOptions.validationMode`."""
+    """Values of `spec.deleteOptions.validationMode` of a MemberCluster."""
 
     STRICT = "Strict"
     SKIP = "Skip"
