@@ -112,7 +112,8 @@ ForceOption = Annotated[
 WaitOption = Annotated[
     bool,
     typer.Option(
-        "--wait/--no-wait", help="Wait until the installed or bound components are ready."
+        "--wait/--no-wait",
+        help="Wait until the change has taken effect, or return once all objects are written.",
     ),
 ]
 TimeoutOption = Annotated[

@@ -378,7 +378,9 @@ class BindingCleanup:
         ours = clusters.domain.finalizer_syncer
         present = binding.metadata.finalizers or ()
         await self._finalizers(binding, [each for each in present if each != ours], version)
-        _log.info("Removed our finalizer from binding", binding=binding.name, unconfirmed=left)
+        _log.info(
+            "Removed finalizer of syncer from binding", binding=binding.name, unconfirmed=left
+        )
 
     # Writes
 

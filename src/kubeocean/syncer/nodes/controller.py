@@ -386,9 +386,7 @@ class NodeController:
         return Stuck(NodeEvent.NAME_TAKEN, message)
 
     async def _recovers(self, name: str) -> bool:
-        """Restore the labels of a virtual node that left the cache; return whether the node still
-        exists.
-        """
+        """Restore the labels of a virtual node that left the cache; False if the node is gone."""
         record = self._records.get(name)
         if record is None or not record.lost:
             return False

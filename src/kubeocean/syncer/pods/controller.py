@@ -604,7 +604,7 @@ class PodController:
             message = f"Not scheduled in the worker within {UNSCHEDULED_S:g} s: {why}"
             self._virtual.warn(vpod, PodEvent.FAILED_SCHEDULING, message)
             self._metrics.unscheduled.inc()
-            _log.info("Deleted pod that was not scheduled", vpod=str(vpod.key), why=why)
+            _log.info("Deleted physical pod that was not scheduled", vpod=str(vpod.key), why=why)
         return Done()
 
     async def _report_problems(self, sync: _Sync) -> Outcome:
