@@ -14,7 +14,7 @@
     ├── Refusal                   a request of a client was refused; carries the HTTP status
     └── InvariantError            a bug of ours; carries the evidence; never swallowed
 
-`api_error` turns an HTTP status and a `Status` body into the right one.
+`api_error` returns the ApiError for an HTTP status and a `Status` body.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ __all__ = [
 
 
 class KubeoceanError(Exception):
-    """The root; catch it only where a program ends."""
+    """Base class of the errors that Kubeocean raises on purpose; caught where a program ends."""
 
 
 class ConfigError(KubeoceanError):
-    """The user can fix this. `field` is a path (`contexts[0].cluster`), `source` a file or flag."""
+    """Invalid input that the user can correct. `field` is a path such as `contexts[0].cluster`,
+    `source` the file or flag that contains the field.
+    """
 
     def __init__(
         self, message: str, *, field: str = "", value: object = None, source: str = ""
@@ -75,7 +77,7 @@ class ConfigError(KubeoceanError):
 
 
 class LocalError(KubeoceanError):
-    """A cluster on this machine could not be brought up, kept up or taken down."""
+    """A cluster on this machine could not be started or stopped, or ended unexpectedly."""
 
 
 class Refusal(KubeoceanError):
@@ -87,7 +89,7 @@ class Refusal(KubeoceanError):
 
 
 class InvariantError(KubeoceanError):
-    """Something that cannot be true was. `evidence` is what a bug report needs."""
+    """Violated invariant: a defect of Kubeocean. `evidence` are the facts for a bug report."""
 
     def __init__(self, message: str, **evidence: object) -> None:
         self.evidence = evidence
@@ -104,7 +106,7 @@ class StatusCause(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApiError(KubeoceanError):
-    """An API server refused or failed a request; `reason` is the server's own word."""
+    """An API server refused or failed a request; `reason` is that of the server's Status."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class ApiError(KubeoceanError):
 
 
 class BadRequest(ApiError):
-    """400: the request makes no sense to the server."""
+    """400: the server could not interpret the request."""
 
 
 class Unauthorized(ApiError):
@@ -139,13 +141,13 @@ class Forbidden(ApiError):
 class NotFound(ApiError):
     """404: no such object, or no such resource.
 
-    Only with `is_status` it proves that an object does not exist: the page of a proxy in front of
-    the server says nothing about objects, and API servers send none for objects of known kinds.
+    A 404 proves that an object does not exist only if `is_status` is true: a proxy in front of the
+    server answers 404 with a page of its own, and API servers always send a Status.
     """
 
 
 class MethodNotAllowed(ApiError):
-    """405: the resource does not have this verb."""
+    """405: the resource does not support this verb."""
 
 
 class NotAcceptable(ApiError):
@@ -157,7 +159,7 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(ApiError):
-    """409: the name is taken."""
+    """409: an object of this name exists."""
 
 
 class Gone(ApiError):
@@ -169,7 +171,7 @@ class RequestTooLarge(ApiError):
 
 
 class UnsupportedMediaType(ApiError):
-    """415: the server does not read this content type."""
+    """415: the server does not accept this content type."""
 
 
 class Invalid(ApiError):
@@ -177,7 +179,7 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: slow down; also an eviction that a disruption budget refuses."""
+    """429: the client sends too many requests, or a disruption budget refuses an eviction."""
 
 
 class InternalError(ApiError):
@@ -189,11 +191,11 @@ class ServiceUnavailable(ApiError):
 
 
 class ServerTimeout(ApiError):
-    """504: the server gave up; whether the write happened is unknown."""
+    """504: the server did not finish the request in time; a write may have happened or not."""
 
 
 class Unreachable(ApiError):
-    """No answer at all. `sent` is False when the server cannot have seen the request."""
+    """The server did not answer. `sent` is False if the server cannot have received the request."""
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
@@ -249,9 +251,9 @@ _MESSAGE_SHOWN = 4096  # characters; a webhook may return any number
 
 
 def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") -> ApiError:
-    """The typed error for an HTTP answer, or for the object of a watch's ERROR event (status 0).
+    """Return the error for an HTTP answer, or for the object of a watch's ERROR event (status 0).
 
-    Whatever the body is: it never raises.
+    Never raises, whatever the body contains.
     """
     try:
         parsed = _decode_status(body)
@@ -284,7 +286,9 @@ def printable(text: str) -> str:
 
 
 def is_status(body: bytes) -> bool:
-    """Whether this is a Kubernetes `Status`, which nothing in front of an API server makes."""
+    """Whether a body is a Kubernetes `Status`, as API servers send and proxies in front of them do
+    not.
+    """
     try:
         return _decode_status(body).kind == "Status"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -292,9 +296,9 @@ def is_status(body: bytes) -> bool:
 
 
 def _seconds(retry_after: str | float) -> float | None:
-    """Retry-After in seconds, where it is a time to wait.
+    """Return the seconds of a Retry-After header; None unless it is a positive number.
 
-    The date form is not used by API servers and counts as absent, as do nothing and nonsense.
+    API servers do not send the form with a date, which counts as absent.
     """
     try:
         value = float(retry_after)

@@ -177,7 +177,7 @@ async def test_a_mounted_config_map_is_followed(
 
     async def waits() -> bool:
         state = (await container(admin, key)).get("state") or {}
-        return "volumes are not there yet: files" in str(state.get("waiting"))
+        return "volumes do not exist yet: files" in str(state.get("waiting"))
 
     await until(waits, what="a word about the volume")
     body = {"metadata": {"name": "late"}, "data": {"a": "1", "b": "2"}}

@@ -164,7 +164,7 @@ async def test_new_credentials_for_the_worker_need_no_restart(proxier_env: Proxi
 
             async def refused() -> bool:
                 answer = await proxier_env.kubectl("exec", "web", "--", "true")
-                return answer.code != 0 and "does not let us" in answer.err
+                return answer.code != 0 and "does not permit" in answer.err
 
             await until(refused)
             await proxier_env.hand_over(await minimal_kubeconfig(proxier_env))
@@ -205,7 +205,7 @@ async def test_a_shutdown_waits_for_sessions_and_then_cuts_them(proxier_env: Pro
         lines = replica.lines("Served kubelet request")
         outcomes = {line["what"]: line["outcome"] for line in lines}
         assert outcomes["exec"] == "ended"
-        assert outcomes["logs"] == "cut at the end of the process"
+        assert outcomes["logs"] == "closed at the end of the process"
 
 
 async def test_a_replica_without_sessions_ends_at_once(proxier_env: ProxierEnv) -> None:

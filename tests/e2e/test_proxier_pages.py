@@ -323,7 +323,7 @@ async def test_the_bindings_own_token_is_not_what_kubelets_are_shown(scene: Scen
         assert (await _fetch("GET", url, context, own.reveal()))[0] == 403
         assert (await scene.ours(page))[0] == 200
     assert scene.replica.lines(OWN_TOKEN) == []
-    assert scene.replica.lines("Could not get token for reading kubelet metrics") == []
+    assert scene.replica.lines("Could not obtain token for reading kubelet metrics") == []
 
 
 async def old_kubeconfig(proxier_env: ProxierEnv) -> Path:

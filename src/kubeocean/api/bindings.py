@@ -101,7 +101,9 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """Names of the denied kinds of access: those not set to Allow; below Privileged, all."""
+        """Names of the denied kinds of access: fields other than Allow; all, below the level
+        Privileged.
+        """
         at_all = self.effective_level is PodSecurityLevel.PRIVILEGED
         return tuple(
             shown for shown, value in self.settings if not (at_all and value == Privilege.ALLOW)
@@ -133,7 +135,7 @@ class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
 
     @property
     def trusts_fully(self) -> bool:
-        """Whether all labels and annotations of the worker are trusted; not with unknown values."""
+        """Whether `workerTrust` is Full: all labels and annotations of the worker are trusted."""
         return self.worker_trust == WorkerTrust.FULL
 
 

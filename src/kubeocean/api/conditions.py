@@ -125,7 +125,9 @@ class ConditionTemplate:
     sentence: str
 
     def condition(self, *, generation: int = 0, **facts: object) -> Condition:
-        """Return the condition for this generation of the object, with `facts` in its message."""
+        """Return the condition for this generation of an object; `facts` fill the message's
+        variables.
+        """
         message = self.sentence.format_map(facts)
         if len(message) > _LONGEST_MESSAGE:
             message = f"{message[: _LONGEST_MESSAGE - 1]}…"
@@ -156,7 +158,7 @@ POLICY_NOT_ACTIVATED: Final = ConditionTemplate(
     ACTIVE,
     "False",
     "ValidationError",
-    "The policy is not well-formed; what it lent before stays as it was",
+    "The policy is not well-formed; nodes that it lends stay as they are",
 )
 POLICY_ACTIVE: Final = ConditionTemplate(
     ACTIVE, "True", "ActiveTimeWindow", "The policy lends{until}"
@@ -219,7 +221,7 @@ RECLAIM_FORCING: Final = ConditionTemplate(
     RECLAIMING,
     "True",
     "DeadlinePassed",
-    "{pods} on {nodes} left to be deleted, whatever protects them",
+    "{pods} on {nodes} left to be deleted, regardless of disruption budgets",
 )
 RECLAIM_DONE: Final = ConditionTemplate(
     RECLAIMING, "False", "Reclaimed", "The nodes are free again; evicted: {evicted}"
@@ -318,7 +320,7 @@ CONNECTION_WITHOUT_POLICIES: Final = ConditionTemplate(  # new
     CONNECTED,
     "False",
     "PolicyKindMissing",
-    "The worker cluster answers, but does not know the kind {kind}: install its definition there"
+    "The worker cluster answers, but does not serve the kind {kind}: install its definition there"
     " (kubeocean join does); until then nothing is lent",
 )
 SYNCER_CREATED: Final = ConditionTemplate(

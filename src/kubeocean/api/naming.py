@@ -1,8 +1,8 @@
 """Names of the objects that Kubeocean creates, as functions of the objects that they represent.
 
 A second attempt to create an object conflicts with the first, because the name is the same. The
-rules are exactly those of the earlier implementation, because its objects are adopted. They differ
-where that implementation gives a name that no API server accepts, and that no object can have:
+rules are exactly those of the earlier implementation, because its objects are adopted. The rules
+differ only where that implementation computes a name that no API server accepts:
 
 - a cut that ends in a dot loses the dot (`a.-…` is no DNS name);
 - a name that is longer than its kind allows is cut, and a hash of the whole name is appended.

@@ -1,9 +1,9 @@
 """Ownership of objects, proven by their names, labels, annotations and finalizers.
 
-Every object that a syncer creates in a worker cluster carries the binding, the IDs of both clusters
-and the UID of the virtual object. The Go implementation wrote fewer marks, and users remove labels:
-an object that lacks some marks is adopted only if no other owner is possible. Every other object
-with the same name is foreign and is left alone.
+Every object that a syncer creates in a worker cluster has labels with the binding, the IDs of both
+clusters and the UID of the virtual object. The Go implementation wrote fewer marks, and users
+remove labels: an object that lacks some marks is adopted only if no other owner is possible. Every
+other object with the same name is foreign and is left alone.
 
 Virtual nodes are objects of the computing cluster, where every user who may label nodes can give a
 node Kubeocean's labels. Names of virtual nodes and the metadata recorded on them prove more than
@@ -50,7 +50,9 @@ class Ids:
 
 
 class Claim(Enum):
-    """Whose object it is, as proven by its name, labels and annotations."""
+    """The degree to which an object belongs to a binding, as its name, labels and annotations
+    prove.
+    """
 
     OURS = auto()  # of this binding, and of this very virtual object
     STALE = auto()  # of this binding, of an earlier virtual object with that name
@@ -69,7 +71,7 @@ def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
 
 
 def bears_no_ids(obj: Object, *, domain: Domain) -> bool:
-    """Whether an object has no label of any binding or cluster, as the Go implementation's."""
+    """Whether an object has no label of a binding or cluster; the Go implementation set none."""
     keys = domain.cluster_binding, domain.physical_cluster_id, domain.computing_cluster_id
     return not any(key in obj.labels for key in keys)
 
@@ -93,7 +95,7 @@ def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
 def claim_pod(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, recorded: str = ""
 ) -> Claim:
-    """Return whose object a physical pod is, or an object with a pod's annotations (token Secret).
+    """Return to which degree a physical pod, or its token Secret, belongs to this virtual pod.
 
     Annotations may be lost: if the object has the binding's labels and its UID is the one
     `recorded` on the virtual pod, missing annotations count as present.
@@ -114,7 +116,7 @@ def claim_pod(
 def claim_copy(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, pointed: bool = False
 ) -> Claim:
-    """Return whose object the copy of a virtual object is.
+    """Return to which degree a copy belongs to this virtual object.
 
     Copies of the Go implementation have no UID annotation: `pointed` is True if the virtual object
     names this cluster as one into which it is copied.
@@ -135,7 +137,7 @@ def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
 
 
 def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
-    """Return whose object a ResourceLeasingPolicy is that names a binding of this name."""
+    """Return to which degree a ResourceLeasingPolicy that names the binding belongs to it."""
     holder = obj.annotations.get(domain.computing_cluster_id)
     if not holder:
         return Claim.TAKEABLE
@@ -143,7 +145,7 @@ def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
 
 
 def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
-    """Whether this binding claimed a policy earlier, also if it names another binding now."""
+    """Whether this binding claimed a policy earlier; the policy may name another binding now."""
     return policy_claim(ids, domain).items() <= obj.annotations.items()
 
 

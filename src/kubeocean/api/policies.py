@@ -59,7 +59,7 @@ SHOWN: Final = 20  # nodes, pods and evictions that a status names; further ones
 
 
 class PolicyPhase(StrEnum):
-    """Values of `status.phase`; a policy is `PENDING` until a syncer has read it."""
+    """Values of a policy's `status.phase`; a policy is `PENDING` until a syncer has read it."""
 
     PENDING = "Pending"
     ACTIVE = "Active"
@@ -192,8 +192,8 @@ def problems(spec: PolicySpec) -> tuple[Problem, ...]:
     """Return all problems of a ResourceLeasingPolicy's spec, in the order of the fields.
 
     The CustomResourceDefinition refuses all problems that block, except labels that no node can
-    have and exponents that no quantity has. The other problems are probable mistakes: the message
-    says how the value is interpreted, which is always the way that lends less.
+    have and exponents that no quantity has. The other problems are probable mistakes: their
+    messages describe how the value is interpreted, which is always the way that lends less.
     """
     return tuple(_problems(spec))
 

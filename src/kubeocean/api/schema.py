@@ -168,25 +168,25 @@ def _requirements(on: str, *rules: Json, **value_schema: object) -> Json:
 def conditions(description: str) -> Json:
     """Return the schema of a status's conditions."""
     entry = obj(
-        "One of them.",
+        "A condition of the object.",
         required=("type", "status", "reason", "message", "lastTransitionTime"),
         type=text(
-            "What it is about.",
+            "The type of the condition.",
             maxLength=316,
             pattern=(
                 r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
                 r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
             ),
         ),
-        status=text("Whether it holds.", enum=["True", "False", "Unknown"]),
+        status=text("Whether the condition is met.", enum=["True", "False", "Unknown"]),
         reason=text(
-            "Why, in one word for programs.",
+            "The reason of the status, in one CamelCase word.",
             minLength=1,
             maxLength=1024,
             pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
         ),
-        message=text("Why, in a sentence for people.", maxLength=32_768),
-        lastTransitionTime=time("Since when the status is what it is."),
+        message=text("The reason of the status, in a sentence.", maxLength=32_768),
+        lastTransitionTime=time("When the status last changed."),
         observedGeneration=number(
             "The generation of the object on which the condition is based.", wide=True
         ),

@@ -1,7 +1,8 @@
 """Problems of objects that users wrote, and the names of time zones.
 
-A problem names the field, shows its value and says how to correct it. A problem that does not block
-was accepted by earlier versions: the message says how the value is interpreted.
+A problem has the path of the field, its value, and a message that describes the correction. A
+problem that does not block was accepted by earlier versions: its message describes how the value is
+interpreted.
 
 Names of time zones are those of the IANA database that is installed with Kubeocean, not those of
 the machine: a policy has to mean the same in every process.
@@ -63,13 +64,13 @@ def describe(problems: Iterable[Problem]) -> str:
 
 
 def empty(field: str, text: str, what: str) -> Iterable[Problem]:
-    """Return a problem ("must name `what`") if the text of the field is empty."""
+    """Return a problem if the text of a field, which has to name `what`, is empty."""
     if not text:
         yield Problem(field, text, f"must name {what}")
 
 
 def misnamed(field: str, text: str, what: str) -> Iterable[Problem]:
-    """Return the problem of a field whose text cannot be the name of `what`."""
+    """Return a problem if the text of a field cannot be the name of an object of kind `what`."""
     try:
         check_subdomain(text)
     except ConfigError:

@@ -1,6 +1,7 @@
-"""The member without an agent that runs in the process of a syncer, made from the syncer's parts.
+"""Builds the member agent that a syncer runs while its binding is a member of a fleet.
 
-`fleet` and `syncer` do not know each other; this module gives the one what it needs of the other.
+`fleet` and `syncer` do not import each other: this module passes the syncer's clients, caches and
+settings to the fleet's agent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["SyncerLeasing", "agentless_member"]
 
 
 def agentless_member(context: CompanionContext) -> AgentlessMember:
-    """Return the member that a syncer plays while its binding is one."""
+    """Return the component that runs a member agent while the syncer's binding is a member."""
     clusters, settings = context.syncer.clusters, context.settings
 
     def certificate_authority() -> str:
@@ -44,13 +45,13 @@ def agentless_member(context: CompanionContext) -> AgentlessMember:
 
 
 class SyncerLeasing:
-    """Facts about leasing, from the caches of a syncer."""
+    """Source of facts about leasing, which reads the caches of a syncer."""
 
     def __init__(self, syncer: Syncer) -> None:
         self._syncer = syncer
 
     def leasing(self, now: datetime) -> LeasingFacts | None:
-        """Return the facts; None while the caches are not filled."""
+        """Return the facts about leasing at `now`; None while the caches are not filled."""
         if not self._syncer.clusters.synced:
             return None
         return LeasingFacts(tuple(self._nodes()), tuple(self._calendars()), now)

@@ -110,7 +110,11 @@ ForceOption = Annotated[
     typer.Option("--force-conflicts", help="Overwrite fields that another field manager owns."),
 ]
 WaitOption = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait until everything is ready.")
+    bool,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Wait until the change has taken effect, or return once all objects are written.",
+    ),
 ]
 TimeoutOption = Annotated[
     float, typer.Option(min=0.0, metavar="SECONDS", help="Maximum time to wait.")
@@ -154,7 +158,7 @@ def print_objects(objects: Mapping[str, Sequence[Json]], notation: OutputFormat)
 
 
 def print_result(cluster: str, body: Json, result: ApplyResult) -> None:
-    """Print on stderr what was done to one object."""
+    """Print on stderr whether one object was created, changed, unchanged or deleted."""
     from kubeocean.install.object_parts import title
 
     typer.echo(f"{cluster}: {title(body)} {result}", err=True)
@@ -176,9 +180,9 @@ async def wait_until_done(
 
 
 def give_up(subject: str, state: str, after_s: float, *, why: str = "", see: str) -> NoReturn:
-    """Report that `subject` was not ready in time, with the cause; exit with NOT_YET.
+    """Print that `subject` was not ready in time, with the cause; exit with the code NOT_YET.
 
-    `see` is a command that shows more.
+    `see` is a command that shows details.
     """
     from kubeocean.errors import printable
 

@@ -44,7 +44,7 @@ MemberArgument = Annotated[str, typer.Argument(help="Name of the MemberCluster."
 
 @asynccontextmanager
 async def hub_client(kubeconfig: str, context: str) -> AsyncIterator[Client]:
-    """A client of the hub until the block ends."""
+    """Yield a client of the hub, which is closed at the end of the block."""
     from kubeocean.cli._clusters import reach
     from kubeocean.runtime.client import Client
     from kubeocean.runtime.transport import HttpTransport

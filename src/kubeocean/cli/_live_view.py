@@ -1,4 +1,4 @@
-"""A view that stays on the screen and follows its changes.
+"""Live view of an installation: read and shown again at an interval, until interrupted.
 
 On a terminal one page is drawn again after each read. Elsewhere a page or a document is printed
 when the view has changed, and not because time has passed. A read that fails is reported, and
@@ -33,7 +33,7 @@ _Read = Callable[[], "Awaitable[InstallationView]"]
 async def keep_showing(
     read: _Read, output: OutputFormat, *, interval_s: float, clock: Clock | None = None
 ) -> NoReturn:
-    """Read, show and wait, until cancelled.
+    """Read the installation and show its view at an interval, until cancelled.
 
     :raises KubeoceanError: the first read fails.
     """
@@ -110,7 +110,7 @@ async def _live(
 
 
 def _fitting(view: InstallationView, output: OutputFormat, screen: Console) -> list[Line]:
-    """Return the page with as many nodes as fit: the lines after them matter more."""
+    """Return the status page with as many nodes as fit the terminal; lines below the nodes stay."""
     from kubeocean.inspect.status.pages import status_page
 
     wide = output is OutputFormat.WIDE

@@ -20,7 +20,7 @@ __all__ = ["Guide"]
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """Running local clusters, and commands that work on them as printed."""
+    """Text that `kubeocean up` prints at its end: the local clusters, and commands to copy."""
 
     shape: Shape
     clusters: tuple[ClusterState, ...]
@@ -40,7 +40,7 @@ class Guide:
         ]
 
     def commands(self) -> list[str]:
-        """Return the commands to try, in order."""
+        """Return shell commands that show the clusters, in the order in which to try them."""
         commands = [f"export KUBECONFIG={quote(str(self.kubeconfig))}"]
         if not self.shape.product:
             return [

@@ -27,12 +27,16 @@ DEFAULT_NAME: Final = "ocean"
 
 NameOption = Annotated[
     str,
-    typer.Option("--name", metavar="NAME", help="Name of the group of local clusters."),
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="Name of the group of local clusters (a computing cluster and its workers).",
+    ),
 ]
 
 
 class OutputFormat(StrEnum):
-    """How a result is printed; each command offers those that it has."""
+    """Values of `--output`; a command offers those that it supports."""
 
     TEXT = "text"
     WIDE = "wide"
@@ -85,7 +89,7 @@ ManifestFormatOption = Annotated[
 
 
 def named(name: str) -> list[str]:
-    """Return the arguments that name an ocean on a command line."""
+    """Return the command-line arguments that select a group of local clusters by its name."""
     return [] if name == DEFAULT_NAME else ["--name", name]
 
 
@@ -109,7 +113,7 @@ def print_document(document: object, output: OutputFormat) -> None:
 
 
 def progress_for(quiet: bool = False) -> Progress:
-    """Return the place where a command shows its progress; none if `quiet`."""
+    """Return the display for the progress of a command; a display without output if `quiet`."""
     from kubeocean.local.progress import Silence, progress_on
 
     return Silence() if quiet else progress_on()

@@ -1,4 +1,4 @@
-"""How commands that change nothing reach the clusters, name objects, and complete names."""
+"""Options of read-only commands: the clusters to read, names of objects, and their completion."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ AskOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The installation that a command is about, as its options name it."""
+    """Options of a command that name the installation to read, and how to read it."""
 
     kubeconfig: str
     context: str
@@ -114,29 +114,31 @@ def key_of(
 
     namespace, slash, name = argument.rpartition("/")
     if slash and option not in ("", namespace):
-        message = f"is not in {option}, which {options} says"
+        message = f"is not in {option}, the value of {options}"
         raise ConfigError(message, field=field, value=argument)
     return Key(namespace or option or default, name)
 
 
 def complete_binding(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of bindings that begin so; none if they cannot be read in time."""
+    """Return the names of bindings that begin with `incomplete`; none if they cannot be read in
+    time.
+    """
     return _complete(ctx, incomplete, lambda reader: reader.names())
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of virtual nodes that begin so."""
+    """Return the names of virtual nodes that begin with `incomplete`."""
     return _complete(ctx, incomplete, lambda reader: reader.node_names())
 
 
 def complete_pod(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of pods that begin so, in the namespace of `--namespace`."""
+    """Return the names of pods that begin with `incomplete`, in the namespace of `--namespace`."""
     namespace = ctx.params.get("namespace") or "default"
     return _complete(ctx, incomplete, lambda reader: reader.pod_names(namespace))
 
 
 def complete_place(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of bindings and virtual nodes that begin so."""
+    """Return the names of bindings and virtual nodes that begin with `incomplete`."""
 
     async def names(reader: StatusReader) -> list[str]:
         return [*await reader.names(), *await reader.node_names()]

@@ -2,8 +2,8 @@
 
 A failure is one message on stderr and an exit code; KUBEOCEAN_DEBUG=1 adds the traceback. Ctrl-C,
 SIGTERM and SIGHUP cancel the coroutine, which cleans up before the process ends; a second signal
-does not interrupt the cleanup, because its remains would stay. A closed stdout
-(`kubeocean status | head -1`) is not a failure: the process ends without a message.
+does not interrupt the cleanup, because objects and files of the command would be left behind. A
+closed stdout (`kubeocean status | head -1`) is not a failure: the process ends without a message.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def _guarded(work: Callable[[], Coroutine[object, object, None]]) -> int:
     def cancel(number: int) -> None:
         nonlocal received
         if received:
-            typer.echo("already stopping; cleaning up what the command started", err=True)
+            typer.echo("already stopping: the command cleans up", err=True)
         else:
             received = number
             task.cancel()
@@ -78,7 +78,9 @@ async def _guarded(work: Callable[[], Coroutine[object, object, None]]) -> int:
 
 
 def _stdout_is_closed() -> bool:
-    """Whether the reader of stdout is gone, as opposed to a broken network connection."""
+    """Whether the reader of stdout has closed it; a BrokenPipeError may also be of a network
+    connection.
+    """
     import select
 
     try:

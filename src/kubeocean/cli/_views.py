@@ -37,7 +37,7 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 
 def print_page(lines: Iterable[str]) -> None:
-    """Print lines of text without control characters: clusters of others wrote parts of them."""
+    """Print lines of text without control characters, which other people's clusters may contain."""
     from kubeocean.inspect.format import clean
 
     for line in lines:
@@ -45,14 +45,14 @@ def print_page(lines: Iterable[str]) -> None:
 
 
 def console() -> Console:
-    """Return the terminal."""
+    """Return a console that writes to stdout with colours."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False)
 
 
 def styled(lines: Iterable[Line]) -> Text:
-    """Return lines with their tones as colours."""
+    """Return lines as text with colours, one for each tone."""
     from rich.text import Text
 
     from kubeocean.inspect.format import clean

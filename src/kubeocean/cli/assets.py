@@ -14,7 +14,9 @@ __all__ = ["assets"]
 
 
 def assets(
-    kubelet: Annotated[bool, typer.Option("--kubelet", help="Include the kubelet.")] = False,
+    kubelet: Annotated[
+        bool, typer.Option("--kubelet", help="Also find, download or build the kubelet.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare cached programs with their checksums.")
     ] = False,

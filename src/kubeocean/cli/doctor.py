@@ -43,11 +43,11 @@ def doctor(
     label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Find what is wrong in all clusters, and name the remedies. Nothing is changed.
+    """Find problems in all clusters, and print a remedy for each. Nothing is changed.
 
-    Exit code 0: every check was made, without errors; 3: there are errors. Warnings count only
-    with --strict. 1: the bindings, or parts that a check needs, could not be read, and there are no
-    errors in the rest; 2: wrong arguments.
+    Exit code 0: every check was made, without errors; 3: there are errors. Warnings count only with
+    --strict. 1: the bindings, or parts that a check needs, could not be read, and the other checks
+    found no errors; 2: wrong arguments.
     """
 
     async def work() -> None:

@@ -246,7 +246,7 @@ def _explain(
 
 @contextmanager
 def _waiting(*, quiet: bool) -> Iterator[None]:
-    """Print after two seconds that answers are awaited."""
+    """Print, after two seconds, that the command waits for answers of API servers."""
     import asyncio
 
     message = "waiting for the answers of the clusters …"

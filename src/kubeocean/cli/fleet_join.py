@@ -71,8 +71,8 @@ def join(
     """Admit a cluster to the fleet, and run the fleet's agent in it.
 
     With --agentless the hub is the computing cluster of a binding, and the credential of the
-    binding is granted the right to apply objects of any kind in its worker. Without, running it
-    again renews the member's token. Exit code 3: the member has not joined yet.
+    binding is granted the right to apply objects of any kind in its worker. Without --agentless,
+    running the command again renews the member's token. Exit code 3: the member has not joined yet.
     """
 
     async def work() -> None:
@@ -95,7 +95,7 @@ def join(
             raise ConfigError(problem, field="NAME", value=name)
         if agentless and (image or hub_url):
             option = "--image" if image else "--hub-url"
-            raise ConfigError("has no meaning with --agentless", source=option)
+            raise ConfigError("has no effect with --agentless; leave it out", source=option)
         domain = Domain(label_domain)
         values = Values(domain=domain, image=image or IMAGE)
         async with AsyncExitStack() as stack:

@@ -109,7 +109,7 @@ async def _binding(hub: Client, member: MemberCluster) -> ClusterBinding:
         binding = await hub.get(CLUSTER_BINDINGS, owner.name)
         if is_member_of(member, binding):
             return binding
-    message = f"has no meaning here: {member.name} runs an agent of its own; uninstall it there"
+    message = f"has no effect here: {member.name} runs an agent of its own; uninstall it there"
     raise ConfigError(message, source="--kubeconfig")
 
 

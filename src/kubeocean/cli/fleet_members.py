@@ -30,14 +30,14 @@ _TRIES: Final = 10  # the hub writes the status of a MemberCluster at each heart
 def cordon(
     name: MemberArgument, hub_kubeconfig: HubOption = "", hub_context: HubContextOption = ""
 ) -> None:
-    """Taint a member, so that no placement picks it anew; what is placed on it stays."""
+    """Taint a member, so that no further placement picks it; objects that are placed on it stay."""
     run(lambda: _taint(name, hub_kubeconfig, hub_context, cordon=True))
 
 
 def uncordon(
     name: MemberArgument, hub_kubeconfig: HubOption = "", hub_context: HubContextOption = ""
 ) -> None:
-    """Remove the taint of `fleet cordon` from a member, and no other."""
+    """Remove the taint of `fleet cordon` from a member; other taints stay."""
     run(lambda: _taint(name, hub_kubeconfig, hub_context, cordon=False))
 
 
@@ -49,7 +49,7 @@ async def _taint(name: str, kubeconfig: str, context: str, *, cordon: bool) -> N
 
 
 async def _write_taints(hub: Client, name: str, *, cordon: bool) -> bool:
-    """Add or remove the taint; False if nothing had to change.
+    """Add or remove the taint of a cordon; return False if the member needs no change.
 
     A list can be replaced only as a whole, so the MemberCluster is read again after a conflict.
 
@@ -73,18 +73,18 @@ async def _write_taints(hub: Client, name: str, *, cordon: bool) -> bool:
                 raise
         else:
             return True
-    raise AssertionError("unreachable")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def cordoned(member: MemberCluster) -> list[Json] | None:
-    """Return the member's taints with that of a cordon; None if it has it."""
+    """Return the member's taints with the taint of a cordon; None if the member has that taint."""
     taints = _taints(member)
     cordon = _cordon()
     return None if cordon in taints else [*taints, cordon]
 
 
 def uncordoned(member: MemberCluster) -> list[Json] | None:
-    """Return the member's taints without that of a cordon; None if it does not have it."""
+    """Return the member's taints without the taint of a cordon; None if the member lacks that."""
     taints = _taints(member)
     kept = [taint for taint in taints if taint != _cordon()]
     return None if kept == taints else kept
@@ -106,7 +106,7 @@ def _cordon() -> Json:
 
 def clusters(
     name: Annotated[
-        str, typer.Argument(help="Name of one MemberCluster.", show_default="all")
+        str, typer.Argument(help="Show only the MemberCluster of this name.", show_default="all")
     ] = "",
     output: FormatOption = OutputFormat.TEXT,
     hub_kubeconfig: HubOption = "",

@@ -102,7 +102,7 @@ def tree(
 
 
 def _end(unread: Iterable[NotRead]) -> None:
-    """Print what could not be read; exit with its code if there is any."""
+    """Print the parts that could not be read; if there are any, exit with code 1."""
     from kubeocean.errors import printable
 
     parts = list(unread)

@@ -103,7 +103,7 @@ _MaxProxiers = Annotated[
 _ScaleCpu = Annotated[
     int,
     typer.Option(
-        metavar="PERCENT", help="CPU use of autoscaled programs, in percent of what they request."
+        metavar="PERCENT", help="CPU use of autoscaled programs, in percent of their CPU requests."
     ),
 ]
 _Preset = Annotated[
@@ -288,7 +288,10 @@ def _size(text: str) -> Size:
 
 
 def _check_options(management_kubeconfig: str, management_context: str, server: str) -> None:
-    """:raises ConfigError: an option has no meaning, or is no URL."""
+    """Check `--server`, and that no option for a management cluster is given without one.
+
+    :raises ConfigError: an option has no effect, or is no URL.
+    """
     from kubeocean.errors import ConfigError
 
     if server and not server.startswith("https://"):
@@ -298,12 +301,12 @@ def _check_options(management_kubeconfig: str, management_context: str, server: 
         return
     for option, given in (("--management-context", management_context), ("--server", server)):
         if given:
-            message = "has no meaning without --management-kubeconfig"
+            message = "has no effect without --management-kubeconfig"
             raise ConfigError(message, source=option, value=given)
 
 
 async def _check(computing: Applier, values: Values) -> None:
-    """Refuse an installation that would break one that exists.
+    """Refuse an installation that would break the existing installation of the cluster.
 
     :raises ConfigError: the cluster is a local ocean, or a bound worker's Secret would become
         unreadable.
@@ -325,7 +328,10 @@ async def _check(computing: Applier, values: Values) -> None:
 
 
 async def _check_bindings(computing: Applier, values: Values) -> None:
-    """:raises ConfigError: a binding's Secret is in a namespace that syncers may not read."""
+    """Check that syncers may read the Secrets of all existing bindings.
+
+    :raises ConfigError: the Secret of a binding is in a namespace that is not allowed.
+    """
     from kubeocean.api.bindings import CLUSTER_BINDINGS
     from kubeocean.errors import ConfigError, NotFound
     from kubeocean.worker_access.rotation import ANY_NAMESPACE

@@ -322,7 +322,9 @@ def _required(kubeconfig: str) -> str:
 
 
 def _check_server(server: str) -> None:
-    """Check the URL before the first write; `Join` checks the server in FILE."""
+    """Check the URL of `--server`; `Join` checks the server of the kubeconfig if the option is
+    absent.
+    """
     from kubeocean.errors import ConfigError
 
     if server and not server.startswith("https://"):

@@ -27,7 +27,9 @@ def kubeconfig(
     context: Annotated[
         str | None,
         typer.Option(
-            metavar="CONTEXT", help="Context of one cluster to print.", show_default="all clusters"
+            metavar="CONTEXT",
+            help="Name of one cluster's context: print only the kubeconfig of this cluster.",
+            show_default="all clusters",
         ),
     ] = None,
     output: Annotated[

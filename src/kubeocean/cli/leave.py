@@ -106,7 +106,7 @@ async def _unbind(name: str, departure: Leave, timeout: float, *, force: bool) -
 
 
 def _print_remains(name: str, values: WorkerValues) -> None:
-    """Print the command that deletes the worker's objects; the deleted binding cannot name it."""
+    """Print the command that deletes the objects in the worker, after its binding was deleted."""
     is_default = values.mount_namespace == values.domain.worker_namespace
     options = () if is_default else ("--mount-namespace", values.mount_namespace)
     command = command_line("leave", name, *options, "--kubeconfig", "FILE")

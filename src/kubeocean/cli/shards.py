@@ -53,7 +53,11 @@ NamespaceOption = Annotated[
 ]
 RingOption = Annotated[
     str,
-    typer.Option("--ring", metavar="RING", help="Name of the ring; needed if there are several."),
+    typer.Option(
+        "--ring",
+        metavar="RING",
+        help="Name of the ring (replicas that share the work); needed if there are several.",
+    ),
 ]
 SlotsArgument = Annotated[
     str, typer.Argument(metavar="SHARDS", help="Numbers of shards, such as 7 or 0-15,32.")
@@ -66,7 +70,7 @@ _YES = typer.Option("--yes", help="Confirm that no process of the owner runs any
 
 @dataclass(frozen=True, slots=True)
 class _RingReference:
-    """A ring, and the connection to its cluster."""
+    """Reference to a ring of replicas, and the client of the cluster with its objects."""
 
     kubeconfig: str
     context: str
@@ -289,7 +293,7 @@ def freeze() -> _Change:
 @shards.command()
 @_table_command
 def unfreeze() -> _Change:
-    """Resume rebalancing."""
+    """Resume rebalancing of a ring that `freeze` has stopped."""
     from kubeocean.sharding import table_operations
 
     return lambda state: table_operations.freeze(state.table, on=False)
@@ -358,7 +362,7 @@ def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change
     def change(state: RingState) -> Table:
         if not yes:
             raise ConfigError(
-                "is needed: if a process of the owner still runs, two would work on these shards",
+                "must be given: if a process of the owner runs, two would work on these shards",
                 field="--yes",
             )
         return table_operations.release(state.table, _slots(slots))

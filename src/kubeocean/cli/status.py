@@ -40,8 +40,8 @@ def status(
 ) -> None:
     """Show which nodes are lent, by which policies, until when, and whether all of it works.
 
-    Exit code 0: no problems; 1: bindings, nodes or pods cannot be read, and there are no problems
-    in the rest; 2: wrong arguments; 3: there are problems.
+    Exit code 0: no problems; 1: bindings, nodes or pods cannot be read, and the parts that were
+    read have no problems; 2: wrong arguments; 3: there are problems.
     """
 
     async def work() -> None:

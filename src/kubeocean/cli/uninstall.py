@@ -106,7 +106,10 @@ async def _remove(cluster: Applier, objects: list[Json], *, purge: bool) -> set[
 async def _management(
     connect: Callable[..., Applier], kubeconfig: str, context: str, recorded: str
 ) -> Applier:
-    """:raises ConfigError: the kubeconfig of the recorded management cluster is not given."""
+    """Connect to the management cluster that the installation records.
+
+    :raises ConfigError: the kubeconfig is not given, or leads to another cluster.
+    """
     from kubeocean.install.join import identity
     from kubeocean.install.management import other_management
 
@@ -120,7 +123,7 @@ async def _management(
 
 def _nothing(purge: bool) -> str:
     message = "There was nothing to remove"
-    return message if purge else f"{message}; CRDs and namespaces that remain go with --purge"
+    return message if purge else f"{message}; --purge deletes remaining CRDs and namespaces"
 
 
 def _removed(values: Values, purge: bool) -> str:
@@ -134,7 +137,10 @@ def _removed(values: Values, purge: bool) -> str:
 
 
 async def _check(computing: Applier, domain: Domain) -> None:
-    """:raises ConfigError: workers are still bound."""
+    """Check that no worker is bound.
+
+    :raises ConfigError: workers are still bound.
+    """
     from kubeocean.api.bindings import CLUSTER_BINDINGS
     from kubeocean.api.group import DEFAULT
     from kubeocean.errors import ConfigError, NotFound

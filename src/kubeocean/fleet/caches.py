@@ -1,4 +1,4 @@
-"""Caches of the hub's controllers: the objects of placements, and of members as placing needs them.
+"""Caches of the hub's controllers: objects of placements, and the fields of members they read.
 
 ClusterResourcePlacements and ResourcePlacements have objects of different kinds that decode to the
 same structs. A `ScopedCache` holds both kinds of one struct and is read as one; a key with a

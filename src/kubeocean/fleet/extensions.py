@@ -25,7 +25,7 @@ __all__ = ["OURS", "UPSTREAM", "Extensions", "chosen"]
 
 
 class Extensions(Protocol):
-    """Additional entries of the statuses of MemberClusters, ClusterProfiles, Works, placements."""
+    """Entries that are added to statuses of MemberClusters, ClusterProfiles, Works, placements."""
 
     def health(
         self, member: MemberCluster, threshold: timedelta, now: datetime

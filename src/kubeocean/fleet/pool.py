@@ -90,7 +90,9 @@ class _WatchedResource:
 
     @property
     def wanted_scope(self) -> str:
-        """The namespace of all objects, or "" (all namespaces), which stays once it was needed."""
+        """Namespace to watch if all needed objects are in one; else "", for all namespaces. Once
+        the watch covers all namespaces, it is not narrowed again.
+        """
         one = self.scope != "" and len(self.namespaces) == 1
         return next(iter(self.namespaces)) if one else ""
 
@@ -222,7 +224,7 @@ class WatchPool:
         if sum(1 for _ in self._open()) >= self._most_watches:
             if not self._is_full:
                 _log.warning(
-                    "Reached the limit of watches; objects of further kinds are read by timer",
+                    "Reached the limit of watches, objects of further kinds are read periodically",
                     cluster=self._client.cluster, limit=self._most_watches,
                 )  # fmt: skip
             self._is_full = True

@@ -56,7 +56,7 @@ def walk(
 
 
 def fresh(conditions: Iterable[Condition], type_: str, generation: int) -> Condition | None:
-    """Return the condition of this type if it is about this generation."""
+    """Return the condition of this type; None if absent, or about another generation."""
     condition = find_condition(conditions, type_)
     if condition is None or condition.observed_generation != generation:
         return None
@@ -68,7 +68,7 @@ def first_unfinished(
 ) -> tuple[str, Condition | None] | None:
     """Return the first of the condition `types` that is not True; None if all are True.
 
-    It is returned with its condition, which is None if there is none about this generation.
+    The type is returned with its condition, which is None if absent or about another generation.
     """
     conditions = tuple(conditions)
     for type_ in types:

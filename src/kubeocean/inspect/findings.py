@@ -9,7 +9,7 @@ __all__ = ["Finding", "Severity"]
 
 
 class Severity(StrEnum):
-    """The severity of a finding."""
+    """The severity of a finding: error, warning or note."""
 
     ERROR = "error"  # something does not work
     WARNING = "warning"  # something may stop working, or is not as it should be

@@ -2,7 +2,7 @@
 
 Documents for programs hold exact values; the functions of this module are for people. Names and
 messages come from other people's clusters, so `plain` and `clean` remove the control characters
-that a terminal would obey.
+that a terminal would interpret.
 """
 
 from __future__ import annotations

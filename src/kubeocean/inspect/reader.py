@@ -50,7 +50,7 @@ U = TypeVar("U")
 class SnapshotReader:
     """Reads one installation: a computing cluster and its workers.
 
-    The caller closes the client of the computing cluster, `close` those of workers.
+    `close` closes the clients of workers; the caller closes the client of the computing cluster.
     """
 
     def __init__(

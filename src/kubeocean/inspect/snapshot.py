@@ -71,7 +71,7 @@ class NotRead:
 
 
 SnapshotPart: TypeAlias = T | NotRead
-NOT_REQUESTED: Final = NotRead("", "it was not requested")
+NOT_REQUESTED: Final = NotRead("", "the part was not requested")
 
 
 def known(part: T | NotRead, otherwise: D) -> T | D:
@@ -110,7 +110,7 @@ async def read_object(what: str, reading: Awaitable[T]) -> T | NotRead | None:
 
 
 async def read_part(what: str, reading: Awaitable[T]) -> T | NotRead:
-    """Await the read of a list or answer; return it, or a NotRead, also if a kind is not served."""
+    """Await the read of a list or answer and return it; a NotRead if that failed (404 included)."""
     try:
         return await reading
     except ApiError as error:
@@ -142,7 +142,7 @@ class ServerSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """A binding and its worker cluster; `message` says why `state` is not ANSWERED."""
+    """A binding and its worker cluster; `message` is the reason if `state` is not ANSWERED."""
 
     binding: ClusterBinding
     ids: SnapshotPart[Ids] = NOT_REQUESTED
@@ -230,5 +230,5 @@ class Snapshot:
 
     @property
     def chosen(self) -> tuple[ClusterBinding, ...]:
-        """The bindings that were asked for: the one named by `only`, or all."""
+        """The bindings to show: the one named by `only`, or all."""
         return tuple(each for each in known(self.bindings, ()) if self.only in ("", each.name))

@@ -49,7 +49,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorkerConnection:
-    """The client of a worker; `message` says why there is none, or that no answer came."""
+    """The client of a worker; `message` is the reason if there is none, or if the worker did not
+    answer.
+    """
 
     state: WorkerState
     message: str = ""
@@ -147,7 +149,9 @@ class Workers:
     async def _client(self, binding: ClusterBinding) -> tuple[SecretAccess, Client]:
         where = binding.spec.secret_ref
         if not (where.name and where.namespace):
-            raise ConfigError("names no Secret", field="spec.secretRef")
+            raise ConfigError(
+                "must have the name and the namespace of a Secret", field="spec.secretRef"
+            )
         secret = await self._computing.get(SECRETS_WITH_DATA, where.name, where.namespace)
         fresh = SecretAccess(secret)
         known = self._clients.get(binding.name)
@@ -186,12 +190,12 @@ def _version(status: int, body: bytes, name: str) -> SnapshotPart[Json]:
 def _skew(date: str, name: str, began: datetime, ended: datetime) -> SnapshotPart[timedelta]:
     """Return how far a server's clock is ahead of this machine's, by the header `Date`.
 
-    `Date` is the second in which the server answered.
+    The header has whole seconds.
     """
     try:
         instant = parsedate_to_datetime(date)
     except ValueError:
-        return NotRead(f"clock of {name}", "its answer has no Date")
+        return NotRead(f"clock of {name}", "the answer of the API server has no Date header")
     return instant + timedelta(seconds=0.5) - (began + (ended - began) / 2)
 
 

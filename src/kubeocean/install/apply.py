@@ -89,7 +89,7 @@ def resource_of(body: Json) -> Resource[Untyped]:
     """
     resource = _KINDS.get((body["apiVersion"], body["kind"]))
     if resource is None:
-        raise InvariantError("the kind of the object is not known", object=title(body))
+        raise InvariantError("no installation has objects of this kind", object=title(body))
     return resource
 
 

@@ -14,11 +14,11 @@ the two:
 - a proxier approves only certificates that it has requested itself;
 - the manager writes only cluster roles that have the names of syncers and proxiers.
 
-The node of a pod is not in a request for its token. A policy can read further objects only as
-parameters, which are selected by labels: all pods of the namespace are read for each token of a
-syncer. TokenRequests of syncers have a label, without which they are refused, and the policy reads
-no pods for requests without the label, as kubelets send them. Evictions are not limited to the
-syncer's own nodes.
+A request for a pod's token does not name the node of the pod. A policy can read further objects
+only as parameters, which are selected by labels: all pods of the namespace are read for each token
+of a syncer. TokenRequests of syncers have a label, without which they are refused, and the policy
+reads no pods for requests without the label, as kubelets send them. Evictions are not limited to
+the syncer's own nodes.
 
 For accounts that all bindings share (see `computing_objects`), only the rules that need no
 clusterID apply.
@@ -238,7 +238,7 @@ def _certificates(values: Values) -> list[Json]:
 def _roles(values: Values) -> list[Json]:
     """Return the admission policy for ClusterRoles that the manager writes.
 
-    RBAC cannot limit them by a prefix of their names.
+    RBAC cannot limit ClusterRoles by a prefix of their names.
     """
     domain = values.domain
     ours = " || ".join(
@@ -260,14 +260,14 @@ def _roles(values: Values) -> list[Json]:
 
 
 def _by_own(values: Values, component: str) -> str:
-    """Return the CEL expression for requests of a component's accounts of single bindings."""
+    """Return the CEL expression that selects requests of a component's per-binding accounts."""
     return f"request.userInfo.username.startsWith('{_own_user(values, component)}')"
 
 
 def _by_any(values: Values, component: str) -> str:
     """Return the CEL expression for requests of all accounts of a component.
 
-    These are the accounts of single bindings, and the account that all bindings share.
+    These are the accounts that belong to one binding each, and the account that all bindings share.
     """
     return f"{by_account(values.namespace, component)} || {_by_own(values, component)}"
 

@@ -92,7 +92,7 @@ def computing_objects(values: Values) -> list[Json]:
 
 
 def program_objects(values: Values) -> list[Json]:
-    """Return the manager with its templates, and what limits and watches all programs."""
+    """Return the manager, its templates, and the limits and monitoring objects of all programs."""
     return [
         *template_config_maps(values),
         manager_deployment(values),
@@ -102,7 +102,7 @@ def program_objects(values: Values) -> list[Json]:
 
 
 def withdrawn_objects(values: Values) -> list[Json]:
-    """Return objects of other values or earlier versions that these values do not have."""
+    """Return the objects that only other values or earlier versions would create."""
     values = replace(values, management="")  # the programs' objects are wherever these run
     titles = {title(each) for each in computing_objects(values)}
     everything = replace(

@@ -1,7 +1,7 @@
 """The credential with which the computing cluster connects to a worker.
 
 A credential is a token of the worker's ServiceAccount, bound to a Secret in the same namespace: the
-token expires at its time, or at once when that Secret is deleted. A Secret of the computing cluster
+token is valid until its expiry, or until that Secret is deleted. A Secret of the computing cluster
 holds the token in a self-contained kubeconfig, and an annotation holds the expiry; the manager
 renews the token. The claims of a token are read without verification: only the worker's API server
 can verify them.

@@ -168,7 +168,9 @@ def agentless_objects(values: WorkerValues) -> list[Json]:
 
 
 def agentless_roles(values: WorkerValues) -> list[Json]:
-    """Return the ClusterRole by which a binding's credential applies any kind, and its binding."""
+    """Return the ClusterRole and ClusterRoleBinding by which a binding's credential applies any
+    kind.
+    """
     return granted(
         values.fleet_role,
         agentless_rights(),

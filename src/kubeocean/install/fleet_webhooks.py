@@ -47,7 +47,7 @@ class WebhookValues:
 
     @property
     def flags(self) -> list[str]:
-        """Flags of the hub."""
+        """Flags of the hub for its webhooks."""
         return [
             f"--enable-webhook={_word(self.enabled)}",
             f"--webhook-service-name={self.service}",
@@ -58,7 +58,7 @@ class WebhookValues:
 
     @property
     def port(self) -> Json:
-        """Port of the hub's container."""
+        """Port of the hub's container on which webhooks are served."""
         return {"name": _PORT_NAME, "containerPort": WEBHOOK_PORT}
 
 

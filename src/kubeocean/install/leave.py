@@ -61,14 +61,14 @@ _COPIED: Final[tuple[Resource[Any], ...]] = (PODS, CONFIG_MAPS, SECRETS, _CLAIMS
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Result of deleting a binding: whether it is gone, or else what the deletion waits for."""
+    """Result of deleting a binding: whether the binding is gone, else why the deletion waits."""
 
     gone: bool
     waits_for: str = ""
 
 
 def waits_for(binding: ClusterBinding) -> str:
-    """Return what the deletion of a binding waits for: a condition's message, or finalizers."""
+    """Return why the deletion of a binding waits: a condition's message, or its finalizers."""
     for condition in binding.status.conditions or ():
         if condition.type == DRAINED and condition.status != "True":
             return condition.message
@@ -105,7 +105,7 @@ class Leave:
             raise ConfigError(message, source="--kubeconfig", value=access.server)
 
     async def check(self, worker: Applier | None, values: WorkerValues) -> None:
-        """Check that there is something to delete.
+        """Check that a cluster has objects of the binding.
 
         :raises ConfigError: neither cluster has objects of a binding of that name.
         """

@@ -7,7 +7,8 @@ cluster. In the management cluster the manager may write what it rolls out, sync
 for the addresses of proxiers, and all programs may review callers that read metrics.
 
 A credential is of an account that all bindings share (see `computing_objects`): the manager creates
-no account for a single binding, because its credential would have to be carried over and renewed.
+no account for a single binding, because its credential would have to be copied between the clusters
+and renewed.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def management_objects(values: Values) -> list[Json]:
 
 
 def withdrawn_management_objects(values: Values) -> list[Json]:
-    """Return objects of the management cluster that other values have, and these do not."""
+    """Return the objects of the management cluster that only other values would create."""
     titles = {title(each) for each in management_objects(values)}
     return [each for each in withdrawn_objects(values) if title(each) not in titles]
 
@@ -141,7 +142,7 @@ async def check_management(computing: Applier, values: Values, *, computing_id: 
 
     Syncers of both clusters would work on the same bindings.
 
-    :raises ConfigError: they run elsewhere, or both clusters are the same.
+    :raises ConfigError: the programs run in another cluster, or both clusters are the same.
     """
     if values.management == computing_id:
         message = "leads to the computing cluster itself; leave this option out"

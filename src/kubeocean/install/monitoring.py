@@ -115,7 +115,7 @@ def _availability(domain: Domain) -> list[Json]:
             minutes=2,
             severity="critical",
             summary="No syncer leads {{ $labels.name }}",
-            description="Its virtual nodes become NotReady, and their pods are not reconciled.",
+            description="The virtual nodes become NotReady, and their pods are not reconciled.",
         ),
         _alert(
             "KubeoceanBindingFailed",
@@ -144,14 +144,14 @@ def _failures() -> list[Json]:
             " > 0.5 * sum by (clusterbinding) (rate(kubeocean_syncer_create_pod_total[10m]))",
             minutes=10,
             summary="{{ $labels.clusterbinding }} refuses most pods",
-            description="Events of the pods say why; a quota or an admission policy, most likely.",
+            description="Events of the pods show why: most likely a quota or an admission policy.",
         ),
         _alert(
             "KubeoceanManagerErrors",
             "sum by (clusterbinding) (rate(kubeocean_manager_sync_errors_total[10m])) > 0",
             minutes=15,
             summary="{{ $labels.clusterbinding }} cannot be reconciled",
-            description="Its conditions and events say what is refused.",
+            description="The conditions and events of the ClusterBinding show which request fails.",
         ),
         _alert(
             "KubeoceanCredentialExpires",
@@ -159,7 +159,7 @@ def _failures() -> list[Json]:
             " - time() < 7 * 86400",
             minutes=60,
             summary="The credential of {{ $labels.clusterbinding }} expires within a week",
-            description="Its condition CredentialValid says why it is not renewed.",
+            description="The binding's condition CredentialValid shows why a renewal failed.",
         ),
     ]
 
@@ -171,7 +171,7 @@ def _consistency() -> list[Json]:
             "max by (namespace, pod) (kubeocean_sweep_inconsistencies) > 0",
             minutes=60,
             summary="{{ $labels.pod }} finds {{ $value }} orphaned objects",
-            description="`kubeocean repair` lists them, and deletes provable orphans.",
+            description="`kubeocean repair` lists these objects, and deletes provable orphans.",
         ),
         _alert(
             "KubeoceanNodesLost",
@@ -179,7 +179,7 @@ def _consistency() -> list[Json]:
             minutes=30,
             severity="info",
             summary="{{ $labels.clusterbinding }} lends nothing any more",
-            description="All windows may be closed; else see the worker's policies.",
+            description="All time windows may be closed; if not, see the worker's policies.",
         ),
     ]
 

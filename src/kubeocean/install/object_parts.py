@@ -46,8 +46,8 @@ _ADMISSION: Final = "admissionregistration.k8s.io/v1"
 class PodLookup:
     """The pod that a request is about, which an admission policy reads as its parameter.
 
-    The API server passes each pod of the namespace to the policy. So that it does this for no other
-    request, requests that the policy applies to have a label.
+    The API server passes each pod of the namespace to the policy. Requests that the policy applies
+    to have a label, so that the API server reads pods for no other request.
     """
 
     name: str  # CEL expression for the name of the pod

@@ -19,8 +19,8 @@ permissions are add-ons that the owner of the worker may grant:
 In the computing cluster the manager creates an account for the syncers and one for the proxiers of
 each binding. They have the permissions of all syncers or proxiers (`syncer_rights`,
 `proxier_rights`), and those for objects of their own binding (`syncer_own_rights`,
-`proxier_own_rights`).
-Templates of the earlier implementation name an account that all bindings share.
+`proxier_own_rights`). Templates of the earlier implementation use an account that all bindings
+share.
 """
 
 from __future__ import annotations
@@ -147,9 +147,7 @@ def worker_rights(
 
 
 def egress_rule(domain: Domain = DEFAULT) -> Rule:
-    """Return the rule to read the NetworkPolicy of the mount namespace, with which doctor checks
-    that there is one.
-    """
+    """Return the rule to read the NetworkPolicy of the mount namespace, which doctor looks for."""
     return Rule(("networkpolicies",), ("get",), "networking.k8s.io", (domain.egress_policy,))
 
 

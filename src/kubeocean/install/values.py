@@ -139,7 +139,10 @@ class Values:
                 check_subdomain(each, field="kubeconfig namespace")
 
     def _check_scaling(self) -> None:
-        """:raises ConfigError: an autoscaler could not work."""
+        """Check the values of autoscalers.
+
+        :raises ConfigError: an autoscaler could not work with a value.
+        """
         if not 1 <= self.target_cpu_percent <= _MAX_CPU_PERCENT:
             message = f"must be between 1 and {_MAX_CPU_PERCENT} percent"
             raise ConfigError(message, field="autoscaling CPU", value=self.target_cpu_percent)

@@ -78,7 +78,7 @@ def metrics_objects(values: WorkerValues) -> list[Json]:
 
 
 def withdrawn_objects(values: WorkerValues) -> list[Json]:
-    """Return objects of other values of the mount namespace that these values do not have."""
+    """Return the objects of the mount namespace that only other values would create."""
     titles = {title(each) for each in worker_objects(values)}
     return [each for each in worker_objects(with_everything(values)) if title(each) not in titles]
 

@@ -1,4 +1,4 @@
-"""Parsed policies as a syncer knows them: present and last valid spec, and since when they force.
+"""Parsed policies of a syncer: present and last valid spec, and since when `forceReclaim` is set.
 
 The last valid spec of a policy is known for as long as the syncer runs. The time since which a
 policy reclaims by force survives a restart, because the policy's status has it.

@@ -1,6 +1,6 @@
 """The decision about one node of a worker: whether it is lent, by which policy, by which rules.
 
-`decide` is pure: everything is passed in. Its result is one of
+`decide` is pure: all facts are arguments. Its result is one of
 
 - `Lend`: the policy lends the node, and a time window is open;
 - `WindowClosed`: the policy lends the node, but not now. The virtual node stays, and its pods are
@@ -243,8 +243,8 @@ def decide(
     """Return the decision about a worker's node.
 
     `applied` is the policy that the node's virtual node names, None without a virtual node;
-    `selector` is the binding's, None if the binding never had a valid one. `replaced` means that
-    the virtual node was created for an earlier node of this name.
+    `selector` is the binding's, None if the binding never had a valid one. `replaced`: the virtual
+    node was created for an earlier node of the same name.
     """
     policies = {each.name: each for each in candidates}
     current = policies.get(applied) if applied is not None else None

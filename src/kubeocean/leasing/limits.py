@@ -4,11 +4,11 @@ A limit is an amount, a share in percent of the left-over amount, or the smaller
 apply in the order of their list, each to the result of the one before: twice 50 % is 25 %. A
 resource without a limit is lent whole.
 
-Mistakes are read in the owner's favour. An amount of zero, a share of zero or less, and a limit
-with neither lend none of the resource. A limit of a resource that no selected node has is probably
-misspelled: nothing is lent of the resources whose names resemble the written name, and of CPU and
-memory if no name does or if the policy has no other limit. On a node that lacks a resource which
-another selected node has, the limit of that resource has no effect.
+Mistakes are interpreted so that less is lent. An amount of zero, a share of zero or less, and a
+limit with neither lend none of the resource. A limit of a resource that no selected node has is
+probably misspelled: nothing is lent of the resources whose names resemble the written name, and of
+CPU and memory if no name does or if the policy has no other limit. On a node that lacks a resource
+which another selected node has, the limit of that resource has no effect.
 
 Shares are exact: thousandths, or whole units of amounts written in powers of two, rounded down.
 """

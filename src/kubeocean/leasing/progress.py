@@ -3,8 +3,8 @@
 Each plan for a virtual node is summarized in a `NodeReport`: its phase, and the pods that are still
 on the node with the reason. `next_status` makes the `status.reclaim` of a policy from all reports
 and the status before. The size of the result is bounded however many nodes and pods there are, and
-the result has no time that passes by itself: as long as nothing happens, the status compares equal
-and is not written again.
+the result contains no ages or durations: while nothing changes, the status compares equal and is
+not written again.
 
 A reclaim begins with the first node that has to wait for a pod or from which a pod is evicted, and
 is complete when no node waits any more. Later waits belong to the next reclaim.

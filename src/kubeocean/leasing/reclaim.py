@@ -14,7 +14,7 @@ sooner, and never a deletion before its time. A reclaim has four steps:
    lent again in the middle, the pods most worth keeping are still running.
 3. *Force*, after the deadline: the pods that are left are deleted, all at once, with a grace period
    of one second. A pod that an eviction left terminating beyond the deadline is deleted so, too:
-   its own grace period may be a year. The pace of evictions is a courtesy, the deadline a promise.
+   its own grace period may be a year. The pace of evictions does not delay the deadline.
 4. *Reclaimed*, when no pod is left that runs. Unless the cause is a closed window, the virtual node
    is deleted now.
 
@@ -391,7 +391,7 @@ class Pace:
 
     @property
     def free(self) -> int:
-        """How many evictions may be made now."""
+        """Number of evictions that may be made now."""
         return max(0, self.limit - len(self.recent))
 
     def next_slot(self, *, now: datetime) -> datetime:

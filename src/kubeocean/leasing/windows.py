@@ -139,7 +139,7 @@ def _parse_day(text: str, *, field: str) -> int:
 
 
 def _merge(spans: Iterable[range]) -> tuple[range, ...]:
-    """Return the minutes of the spans in the fewest spans."""
+    """Return the spans with overlapping and adjacent ones joined."""
     merged: list[range] = []
     for span in sorted(spans, key=lambda span: span.start):
         if merged and span.start <= merged[-1].stop:
@@ -160,8 +160,7 @@ def _minute_of_week(local: datetime) -> int:
 
 
 def _edge_by_the_wall(calendar: Calendar, start: datetime) -> datetime:
-    """Return the next edge of the calendar, assuming that the zone's clocks do not change
-    before."""
+    """Return the next edge of the calendar, if the zone's UTC offset does not change before."""
     local = start.astimezone(calendar.zone)
     minute = _minute_of_week(local)
     ahead = min((edge - minute - 1) % _WEEK + 1 for edge in calendar.edges)

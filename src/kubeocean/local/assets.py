@@ -120,7 +120,7 @@ class AssetFinder:
         """Return the programs `names`, after finding, downloading or building them."""
         self._wanted = list(dict.fromkeys(names))
         if unknown := set(self._wanted) - set(EVERYTHING):
-            raise InvariantError("assets are not known", names=sorted(unknown))
+            raise InvariantError("no programs of these names are known", names=sorted(unknown))
         self._look_in_directories()
         self._look_in_path()
         self._look_in_cache()

@@ -54,7 +54,7 @@ _WORKER: Final = re.compile(r"worker-[0-9]+")
 
 @asynccontextmanager
 async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIterator[None]:
-    """Run Kubeocean on a running `Ocean` inside the `async with` block, if its shape asks for it.
+    """Run Kubeocean on a running `Ocean` inside the `async with` block, if `Shape.product` is set.
 
     :raises LocalError: a component does not become ready in time.
     """
@@ -159,11 +159,11 @@ class Demo:
             )
 
     async def _part(self, computing: Applier) -> None:
-        """Delete the ClusterBindings of workers that an earlier start had and this one has not."""
+        """Unbind workers of an earlier start that this start does not have."""
         for binding in (await computing.client.list(CLUSTER_BINDINGS)).items:
             if binding.name in self._workers or not _WORKER.fullmatch(binding.name):
                 continue
-            with self._progress.task(f"letting go of {binding.name}") as task:
+            with self._progress.task(f"unbinding {binding.name}") as task:
                 leave = Leave(binding.name, computing, domain=self._domain, clock=self._clock)
                 await leave.unbind(patience_s=_PARTING_S, force=True, say=task.say)
                 await leave.forget(lambda body, fate: None)
@@ -231,7 +231,7 @@ class Demo:
 
 
 async def _place(computing: Applier, service: Json) -> None:
-    """Apply a Service, and write the status that a load balancer would have set."""
+    """Apply a Service, and write its status as a load balancer would."""
     await computing.apply({name: part for name, part in service.items() if name != "status"})
     meta = service["metadata"]
     await computing.client.patch(
@@ -247,7 +247,7 @@ async def _rolled(name: str, computing: Applier, namespace: str) -> State:
     try:
         deployment = await computing.client.get(_DEPLOYMENTS, name, namespace, keep_raw=True)
     except NotFound:
-        return State(f"{name} is not there yet")
+        return State(f"{name} does not exist yet")
     return rollout(deployment.content())
 
 

@@ -42,7 +42,7 @@ class Mirrors:
 
 
 class _Failed(Exception):
-    """A download failed; the text gives the reason."""
+    """Raised for a failed download, with the reason."""
 
 
 class _Asset(msgspec.Struct):
@@ -93,7 +93,7 @@ class Releases:
     async def _probe(self, session: aiohttp.ClientSession, names: Iterable[str]) -> None:
         """Probe all hosts at once, so that unreachable ones cost one timeout."""
         bases = sorted({self._base(name) for name in names})
-        with self._progress.task(f"asking {', '.join(bases)} for the official releases"):
+        with self._progress.task(f"looking for the official releases at {', '.join(bases)}"):
             async with asyncio.TaskGroup() as group:
                 for base in bases:
                     group.create_task(self._probe_host(session, base))
@@ -161,7 +161,7 @@ class Releases:
         self, session: aiohttp.ClientSession, url: str, path: Path, expected: str
     ) -> None:
         if not expected:
-            raise _Failed(f"{url}: no checksum is published for it")
+            raise _Failed(f"{url}: the project publishes no checksum for this file")
         digest = hashlib.sha256()
         label = f"downloading {path.name}"
         with self._progress.task(label, unit="bytes") as task, path.open("wb") as file:
@@ -177,7 +177,7 @@ class Releases:
                 raise _Failed(f"{url}: {_why(error)}") from error
         if digest.hexdigest() != expected.lower():
             path.unlink()
-            raise _Failed(f"{url}: the checksum does not match, the file was thrown away")
+            raise _Failed(f"{url}: the checksum does not match; the downloaded file was deleted")
 
 
 async def _text(session: aiohttp.ClientSession, url: str) -> str:

@@ -36,7 +36,9 @@ def user_directory(environ: Mapping[str, str], variable: str, default: str) -> P
     try:
         return Path(home or pwd.getpwuid(os.getuid()).pw_dir, default).absolute()
     except KeyError:
-        raise ConfigError(f"set HOME or {variable}: this user has no home", field="HOME") from None
+        raise ConfigError(
+            f"this user has no home directory; set HOME or {variable}", field="HOME"
+        ) from None
 
 
 def private_directory(path: Path) -> Path:

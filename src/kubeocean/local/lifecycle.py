@@ -53,7 +53,9 @@ _LOW_SPACE: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """The requested size of an ocean; None: the size of the running one, else the default."""
+    """The requested size of an ocean (local clusters); None: that of the running ocean, else the
+    default.
+    """
 
     workers: int | None = None
     nodes: int | None = None
@@ -64,7 +66,9 @@ class Wish:
     fleet: bool | None = None
 
     def shape(self) -> Shape:
-        """Return the size to start; the default has fewer real nodes than simulated ones."""
+        """Return the size of the ocean to start; by default 1 real node or 3 simulated nodes per
+        worker.
+        """
         real = bool(self.real_nodes)
         workers = 2 if self.workers is None else self.workers
         fleet = workers > 0 if self.fleet is None else self.fleet

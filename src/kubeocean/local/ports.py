@@ -1,4 +1,4 @@
-"""Ports: free ones for servers on this machine.
+"""Finds and reserves free ports for servers on this machine.
 
 Ports are taken from below the range that the kernel uses for outgoing connections. A port from
 within that range can be lost while its server restarts: to any outgoing connection, or to a client
@@ -91,7 +91,7 @@ def why_not(port: int, address: str = "127.0.0.1") -> str:
         if error.errno != errno.EADDRINUSE:
             return f"port {port} of {address}: {error.strerror}"
         return (
-            f"port {port} of {address} is in use (`ss -ltnp sport = :{port}` shows by what); "
+            f"port {port} of {address} is in use (`ss -ltnp sport = :{port}` shows the process); "
             f"stop that or choose another port"
         )
     return ""

@@ -41,7 +41,7 @@ class Task(Protocol):
         """Add `by` to the amount of the total that is done."""
 
     def expect(self, total: int) -> None:
-        """Set the total of the step."""
+        """Set the total amount of work of the step."""
 
     def say(self, detail: str) -> None:
         """Show a short text about the present state of the step."""
@@ -61,7 +61,7 @@ class Progress(Protocol):
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
-    """Return a display: bars if `stream` is a terminal, else lines; silence if it is closed."""
+    """Return a display: bars if `stream` is a terminal, else lines; none if `stream` is closed."""
     stream = sys.stderr if stream is None else stream
     if stream is None:  # Python has no stderr if its parent closed the descriptor
         return Silence()
@@ -153,7 +153,7 @@ class PlainProgress:
             yield task
         finally:
             timer.cancel()
-        ended = "gave up after" if task.given_up else "done in"
+        ended = "not done after" if task.given_up else "done in"
         self._write(f"{label}: {ended} {self._clock.monotonic() - start:.1f} s")
 
 

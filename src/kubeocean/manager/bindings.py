@@ -5,8 +5,8 @@ request to a worker: the probe of each binding does, so that an unreachable work
 binding. Running objects are not deleted because a binding has become invalid.
 
 The manager writes `Ready`, `Permitted`, `SyncerReady` and `ProxierReady`. The manager writes
-`Connected` only while no syncer leads; the leading syncer writes that condition otherwise. To find
-out who leads, the syncer's Deployment and Lease are read only if the status and the probe disagree.
+`Connected` only while no syncer leads; the leading syncer writes that condition otherwise. Whether
+a syncer leads is read from its Deployment and Lease, and only if the status and the probe disagree.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class Bindings:
             self._enqueue(self._overlapping(new.spec.cluster_id))
 
     def _overlapping(self, cluster_id: str) -> list[ClusterBinding]:
-        """Return the bindings whose virtual nodes could have the same names as this clusterID's."""
+        """Return the bindings whose virtual nodes could have the same names as those of
+        `cluster_id`.
+        """
         longer = self.informer.by(_BY_PREFIX, cluster_id)
         shorter = cluster_id_prefixes(cluster_id)[:-1]
         return [

@@ -144,10 +144,10 @@ def accepted(token: object, present: TokenClaims) -> NewToken:
         raise ApiError("the worker's answer has no token")
     claims = read_token(token)
     if claims is None or not _TOKEN.fullmatch(token):
-        raise ApiError("the worker's answer is no token of a service account")
+        raise ApiError("the worker's answer is not a service account token")
     if replace(claims, begins=present.begins, ends=present.ends) != present:
         message = "of another account, or not bound to the Secret of the present one"
-        raise ApiError(f"the new token is {message}")
+        raise ApiError(f"the new token from the worker is {message}")
     if claims.ends <= present.ends:
         ends = text_of(claims.ends)
         raise ApiError(f"the new token ends at {ends}, no later than the present one")

@@ -9,8 +9,8 @@ binding are deleted, so the deletion of a duplicate binding deletes nothing else
 `deadline_s`, or at once if the force annotation is set, the deletion proceeds without confirmation.
 Then the manager itself deletes the virtual nodes, by UID and with only Kubeocean's finalizers
 removed (their pods are left to the pod garbage collector), and the condition `Drained` and an event
-list the objects that may be left. Meanwhile `Ready` says which objects the deletion waits for, and
-until when.
+list the objects that may be left. Meanwhile the condition `Ready` names the objects that the
+deletion waits for, and the deadline.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Wait:
 class Proceed:
     """The decision that the deletion proceeds.
 
-    `unconfirmed` says why the syncer has not confirmed its cleanup; empty if it has.
+    `unconfirmed` is the reason why the syncer has not confirmed its cleanup; empty if it has.
     """
 
     unconfirmed: str = ""
@@ -89,14 +89,16 @@ def decide(
     if forced(binding, domain):
         return Proceed("the wait was ended by force")
     if leader.leads:
-        return Wait("its syncer deletes nodes and pods; the condition Drained says what is left")
+        return Wait(
+            "its syncer deletes nodes and pods; the condition Drained lists those that are left"
+        )
     deleted = datetime.fromisoformat(binding.metadata.deletion_timestamp or text_of(now))
     since = max(deleted, leader.silent_since or deleted)
     until = since + timedelta(seconds=deadline_s)
     if now >= until:
         return Proceed(f"no syncer has led since {text_of(since)}")
     return Wait(
-        f"no syncer has led since {text_of(since)} to delete nodes and pods; given up at"
+        f"no syncer has led since {text_of(since)} to delete nodes and pods; the wait ends at"
         f" {text_of(until)}, or at once with the annotation {domain.force_deletion}={TRUE}",
         until,
     )

@@ -406,7 +406,7 @@ class _Parser:
         if ended is None:
             raise self._error("an if has no end", opened.line)
         if ended.tokens != (TemplateToken("word", "end"),):
-            raise self._error("after an else comes its end", ended.line)
+            raise self._error("an else must be followed by its end", ended.line)
         return body
 
     def _expression(self, tokens: Sequence[TemplateToken], line: int) -> _Expression:

@@ -238,7 +238,7 @@ def render(
 
 
 def _assign(body: Json, binding: ClusterBinding, domain: Domain, *, owned: bool) -> None:
-    """Name the binding as the owner of the object, or in an annotation."""
+    """Add an owner reference to the binding, or an annotation with its name, to an object."""
     metadata = body["metadata"]
     if owned:
         metadata["ownerReferences"] = [_owner(binding)]
@@ -253,7 +253,7 @@ class _ScaleTarget(msgspec.Struct):
 
 
 class _AutoscalerSpec(msgspec.Struct, rename="camel"):
-    """The fields of an autoscaler's spec that say what it scales."""
+    """The fields of an autoscaler's spec that name the scaled object and the bounds."""
 
     scale_target_ref: _ScaleTarget
     max_replicas: int
@@ -438,7 +438,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Files of one template directory; `problem` says why required files cannot be read."""
+    """Files of one template directory; `problem` is why required files cannot be read."""
 
     files: Files = field(default_factory=dict)
     problem: str = ""

@@ -103,8 +103,8 @@ class _Progress:
 class Rollout:
     """Applies and deletes the objects of bindings: syncers, proxiers, and objects they need.
 
-    `client` is of the cluster in which syncers and proxiers run: the computing cluster, or a
-    management cluster, and then `computing` is a client of the computing cluster.
+    `client` is a client of the cluster in which syncers and proxiers run. If that is a management
+    cluster, `computing` is a client of the computing cluster.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class Rollout:
             ):
                 return
             _log.info(
-                "Found object that differs from its template",
+                "Object differs from its template",
                 object=desired.title,
                 fields=different[:_LOGGED_FIELDS],
             )

@@ -53,8 +53,8 @@ _log = get_logger(__name__)
 class RolloutRemoval:
     """Deletes the objects that were rolled out for bindings.
 
-    `client` is of the cluster with the Deployments; certificates are in the computing cluster, and
-    so are the accounts of single bindings, which there are only if both are the same cluster.
+    `client` is a client of the cluster in which syncers and proxiers run. Certificates are in the
+    computing cluster. A binding has accounts of its own only if both are the same cluster.
     """
 
     def __init__(
@@ -163,7 +163,9 @@ class RolloutRemoval:
             listing = await self._client.list(resource, namespace, labels=self._watched.selector)
         except Forbidden as error:
             # Without permission to list, the manager has not created anything either.
-            _log.warning("Could not list objects", namespace=namespace, error=str(error))
+            _log.warning(
+                "Could not list objects of deleted binding", namespace=namespace, error=str(error)
+            )
             return {}
         return {each.key: each for each in listing.items}
 
@@ -202,7 +204,7 @@ class RolloutRemoval:
         try:
             requests = await self._computing.list(_SIGNING_REQUESTS, labels=selector)
         except Forbidden as error:
-            _log.warning("Could not list signing requests", error=str(error))
+            _log.warning("Could not list certificate signing requests", error=str(error))
             return []
         return [
             (_SIGNING_REQUESTS, each) for each in requests.items if each.name.startswith(prefix)
@@ -214,13 +216,13 @@ class RolloutRemoval:
         try:
             if not stored.deleting:
                 await client.delete(resource, stored.name, stored.namespace, uid=stored.uid)
-                _log.info("Deleted object", object=title, uid=stored.uid)
+                _log.info("Deleted object of deleted binding", object=title, uid=stored.uid)
             current = await read_fresh(client, resource, stored.key)
         except (Conflict, NotFound):
             return ""  # the object of that UID is gone
         except Forbidden as error:
             if resource is not _SIGNING_REQUESTS:
                 raise
-            _log.warning("Could not delete signing request", error=str(error))
+            _log.warning("Could not delete certificate signing request", error=str(error))
             return ""  # signing requests expire
         return title if current is not None and current.uid == stored.uid else ""

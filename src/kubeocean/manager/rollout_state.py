@@ -1,7 +1,7 @@
 """State of the rollout of one binding's syncers and proxiers.
 
 A component is *ready* when its Deployment is applied and all replicas are updated and available.
-Until then `reason` says why it is not. A `failed` component needs a change by an administrator; its
+Until then `reason` describes why not. A `failed` component needs a change by an administrator; its
 running objects stay unchanged.
 """
 

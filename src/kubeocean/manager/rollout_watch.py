@@ -70,7 +70,9 @@ def ownership_of(stored: Object, binding: ClusterBinding, domain: Domain) -> Own
 
 
 def binding_of(stored: Object, domain: Domain) -> OwnerReference | None:
-    """Return the owner reference to a ClusterBinding, or what stands for it, if there is one."""
+    """Return the owner reference to a ClusterBinding, or one made from the annotation; None without
+    either.
+    """
     owners = (*(stored.metadata.owner_references or ()), *_rolled_out_for(stored, domain))
     return next((owner for owner in owners if _is_binding(owner)), None)
 

@@ -116,7 +116,7 @@ def _overlapped(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> Cl
 
 
 def problems_of_binding(binding: ClusterBinding, others: Collection[ClusterBinding]) -> str:
-    """Describe the problems of a binding, also with its clusterID among `others`; "" if none."""
+    """Describe the problems of a binding, including a clusterID that `others` use; "" if none."""
     invalid = list(blocking(problems(binding.spec)))
     holder = oldest_claimant(binding, others)
     if holder.name != binding.name:
@@ -124,7 +124,7 @@ def problems_of_binding(binding: ClusterBinding, others: Collection[ClusterBindi
         invalid.append(Problem("spec.clusterID", binding.spec.cluster_id, message))
     elif (older := _overlapped(binding, others)) is not None:
         theirs = f"'{older.spec.cluster_id}' of binding {older.name}"
-        message = f"must not share names of virtual nodes with {theirs}, which is older"
+        message = f"must not allow the same names of virtual nodes as {theirs}, which is older"
         invalid.append(Problem("spec.clusterID", binding.spec.cluster_id, message))
     return describe(invalid)
 

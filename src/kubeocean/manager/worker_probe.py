@@ -258,7 +258,7 @@ class WorkerProbe:
         try:
             await within(self._clock, TIMEOUT_S, secrets.synced)
         except TimeoutError:
-            _log.warning("Could not list Secret of worker yet")
+            _log.warning("Could not watch kubeconfig Secret of worker yet")
 
     async def _reconcile(self, key: Key) -> Outcome:
         """Probe the worker, publish a changed result, and requeue."""

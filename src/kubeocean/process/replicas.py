@@ -33,7 +33,7 @@ __all__ = ["Replica"]
 
 
 class Replica:
-    """Replica of a process: its clients, and its leader election or sharding, as the settings say.
+    """Replica of a process: its clients, and its leader election or sharding, by its settings.
 
     - `stack`: closes the clients.
     - `prepared`: returns when the caches are filled enough to work on a slot.
@@ -112,7 +112,7 @@ class Replica:
     def reviewer(self, management_kubeconfig: str) -> Client:
         """A client, without fence, of the cluster in which this program runs.
 
-        That cluster knows the callers that read metrics, of each replica.
+        That cluster authenticates the callers that read metrics.
 
         :raises ConfigError: the kubeconfig, or the pod's account, cannot be read.
         """
@@ -146,7 +146,7 @@ class Replica:
         return self.audited(counted, cluster)
 
     def audited(self, transport: Transport, cluster: str) -> Transport:
-        """Return a transport that audits its writes."""
+        """Return a transport that writes an audit log line for each write."""
         return AuditTransport(transport, cluster=cluster, actor=self._actor)
 
     def fenced(self, transport: Transport) -> Transport:

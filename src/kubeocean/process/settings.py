@@ -53,7 +53,9 @@ def kubeconfig_namespaces_flag() -> frozenset[str]:
 
 
 def management_kubeconfig_flag() -> str:
-    """The field of `--management-kubeconfig`, for processes that may run there."""
+    """Return the dataclass field of the flag `--management-kubeconfig`, for processes that may run
+    in a management cluster.
+    """
     return flag(
         "management-kubeconfig",
         text,

@@ -103,4 +103,4 @@ class Authenticator:
         except ApiError as error:
             message = f"could not have the token reviewed: {error.reason}"
             raise Refusal(503, message) from error
-        return caller or "the computing cluster does not know it"
+        return caller or "the computing cluster does not accept the token"

@@ -83,7 +83,7 @@ class Authorizer:
         :raises Refusal: the caller has none (403), or the computing cluster could not be asked
             (503).
         """
-        denial = "no right allows this"
+        denial = "no right permits this request"
         for right in rights:
             denial = await self._denial(caller, right, vnode)
             if not denial:

@@ -130,11 +130,11 @@ class SignedCertificate:
                     )
             except KubeoceanError as error:
                 _log.error(
-                    "Could not get serving certificate", error=str(error), retry_in_s=_RETRY_S
+                    "Could not obtain serving certificate", error=str(error), retry_in_s=_RETRY_S
                 )
                 await self._clock.sleep(_RETRY_S)
                 continue
-            _log.info("Got serving certificate", not_after=certificate.not_after.isoformat())
+            _log.info("Obtained serving certificate", not_after=certificate.not_after.isoformat())
             left_s = (certificate.not_after - self._clock.now()).total_seconds()
             await self._clock.sleep(max(_RETRY_S, left_s * _RENEWED_AT))
 
@@ -194,7 +194,7 @@ class SignedCertificate:
     async def _approve(self, created: Json) -> None:
         """Approve our CertificateSigningRequest, by the resourceVersion of its creation.
 
-        So no other request that took its name is approved.
+        Another CertificateSigningRequest that took the same name is thus not approved.
         """
         condition = {
             "type": "Approved",

@@ -4,7 +4,8 @@ No caller can use up the connections of others: connections are limited in total
 network, per certificate subject, and before TLS is established. API servers connect under one
 certificate for all of their users, so sessions and requests of one caller are limited per
 namespace, too. As a tenant may have several namespaces, a part of the sessions and of the rate is
-reserved for namespaces that use little: whatever some namespaces use, another one gets its turn.
+reserved for namespaces that use little: whatever some namespaces use, requests of another namespace
+are still served.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Handling of one request: authenticate, route, rate-limit, authorize, locate the pod, serve.
 
-The order is fixed: a caller that is not authenticated learns only that. Refusals have the status
-that a kubelet would give, and a message.
+The order is fixed: a caller that is not authenticated gets no other information. Refusals have the
+status that a kubelet would give, and a message.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RequestHandler:
                 if not exchange.status:
                     await exchange.respond(_status(error), f"{_message(error)}\n".encode())
             except asyncio.CancelledError:
-                entry.outcome = "cut at the end of the process"
+                entry.outcome = "closed at the end of the process"
                 raise
             finally:
                 self._record(exchange, entry)
@@ -178,6 +178,6 @@ def _message(error: KubeoceanError) -> str:
         case Unreachable():
             return "the worker cluster does not answer"
         case ApiError() if error.status in _CREDENTIAL_REFUSED:
-            return "the worker cluster does not let us do this"
+            return "the worker cluster does not permit this request"
         case _:
             return str(error)

@@ -242,7 +242,7 @@ class Exchange:
             async with asyncio.timeout(self.write_timeout_s):
                 await self._writer.drain()
         except TimeoutError as error:
-            raise _lost("it does not read") from error
+            raise _lost("the caller does not read") from error
         except OSError as error:
             raise _lost(explain(error)) from error
         self.sent += len(data)
@@ -267,4 +267,4 @@ def response_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _lost(reason: str) -> Unreachable:
-    return Unreachable(f"lost the caller: {reason}")
+    return Unreachable(f"lost the connection to the caller: {reason}")

@@ -7,8 +7,8 @@ may create pods in the worker and exec into them, must not be among those. So ku
 - else a token of the worker's ServiceAccount for metrics, which may read metrics and nothing else,
   and expires after some minutes;
 - else the binding's own token, if it may read metrics itself and the worker has no such account or
-  does not let us request its tokens, as in workers joined before there was one. This is logged
-  once, and never follows after the account has given a token.
+  does not permit requests for its tokens, as in workers that joined with an earlier version. This
+  is logged once, and is not done after a token of that account was obtained.
 
 If the worker fails or does not answer, kubelets are sent no credential, and are not requested.
 """
@@ -41,7 +41,7 @@ _RETRY_S: Final = 5.0  # after the worker failed
 _RECHECK_S: Final = 60.0  # of a missing account, or of a token that kubelets refused
 _NEVER: Final = float("inf")
 _NO_CREDENTIAL: Final = (
-    "the worker lets us use no account for metrics, and our own credential may not read them; "
+    "the worker has no usable account for metrics, and its credential may not read them; "
     "kubeocean join with the add-on metrics grants it"
 )
 
@@ -85,7 +85,9 @@ class KubeletCredential:
     def current(self) -> Access:
         """Return the credential for kubelets; `ensure` must have returned before."""
         if self._shown is None:
-            raise InvariantError("a kubelet was requested before there was a credential for it")
+            raise InvariantError(
+                "a request to a kubelet was made before `ensure` had obtained a credential"
+            )
         return self._shown.access
 
     async def ensure(self) -> None:
@@ -103,7 +105,7 @@ class KubeletCredential:
             raise Refusal(502, self._error or "the worker's credentials changed meanwhile")
 
     async def replace(self) -> None:
-        """Obtain another credential after a kubelet refused the present one, unless that is new."""
+        """Obtain another credential after a kubelet refused the present one, unless it is new."""
         shown, now = self._shown, self._clock.monotonic()
         await self._worker.refresh(rejected=True)
         if shown is not None and shown is self._shown and now >= shown.replaceable_at:
@@ -137,7 +139,7 @@ class KubeletCredential:
     def _fail(self, own: Access, error: str, *, retry_s: float = _RETRY_S) -> None:
         if error != self._error:
             _log.warning(
-                "Could not get token for reading kubelet metrics",
+                "Could not obtain token for reading kubelet metrics",
                 account=str(self._account),
                 error=error,
             )
@@ -157,9 +159,9 @@ class KubeletCredential:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._request_token(own)
         except TimeoutError:
-            self._fail(own, "the worker gave no token for metrics in time")
+            self._fail(own, "the worker issued no token for metrics in time")
         except ApiError as error:
-            self._fail(own, f"the worker gave no token for metrics: {error.reason}")
+            self._fail(own, f"the worker issued no token for metrics: {error.reason}")
 
     async def _request_token(self, own: Access) -> None:
         began = self._clock.monotonic()
@@ -175,7 +177,7 @@ class KubeletCredential:
             return
         token, life_s = _read_token(response)
         if token is None:
-            self._fail(own, "the worker gave no token for metrics: its answer holds none")
+            self._fail(own, "the worker issued no token for metrics: its answer holds none")
             return
         self._account_worked = True
         spent_s = self._clock.monotonic() - began
@@ -199,7 +201,9 @@ class KubeletCredential:
 
 
 def _token_request() -> Json:
-    """Return a TokenRequest for the API server's audience: kubelets have it review the token."""
+    """Return a TokenRequest for the API server's audience; kubelets send the token there for
+    review.
+    """
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",

@@ -118,7 +118,7 @@ class NodePages:
     async def _kubelet_page(
         self, vnode: str, path: str, query: tuple[tuple[str, str], ...] = ()
     ) -> AsyncIterator[bytes]:
-        """Yield a page of a virtual node's kubelet; a kubelet that is silent delays no other."""
+        """Yield a page of a virtual node's kubelet; one that does not answer delays no other."""
         if not self._has_metrics:
             raise Refusal(404, "metrics are disabled (--metrics-enabled=false)")
         node = self._pod_lookup.vnodes.get(Key("", vnode))

@@ -67,7 +67,7 @@ class NodePortController:
         try:
             await self._server.open_port(desired, key.name)
         except ConfigError as error:
-            _log.warning("Could not open port of node", node=key.name, error=str(error))
+            _log.warning("Could not open port of virtual node", node=key.name, error=str(error))
             self._ports[key.name] = 0
             return After(_RETRY_S)
         self._ports[key.name] = desired

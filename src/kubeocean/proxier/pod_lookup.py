@@ -1,9 +1,8 @@
 """Lookup of the physical pod that a virtual pod runs as.
 
 The physical pod's name is computed from the virtual pod's name and UID, and its labels and
-annotations must say that it runs for that very pod of this binding. Annotations of the virtual pod
-are not read: its owner can write them. Pods outside the binding's mount namespace are never
-located.
+annotations must name that very pod and this binding. Annotations of the virtual pod are not read:
+its owner can write them. Pods outside the binding's mount namespace are never located.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class ProxierProgram:
     def _recorded_worker(self, binding: ClusterBinding, access: SecretAccess) -> str:
         """Return the identity of the worker that the binding records.
 
-        The cached binding counts; `binding`, read at the start, if there is none.
+        Read from the cached binding; from `binding`, read at the start, while the cache has none.
         """
         cached = self._bindings.get(binding.key) or binding
         return recorded_worker(cached, access, self._settings.label_domain)

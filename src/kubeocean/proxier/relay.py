@@ -1,8 +1,8 @@
 """Relaying bytes between a caller and a worker, and cancelling work when the caller disconnects.
 
-Each direction waits for its own reader, so that a slow reader slows its writer and no bytes pile
-up. A relay ends when caller or worker closes; bytes sent before that are delivered first. TLS knows
-no half-closed connection; protocols that need one signal it in bytes of their own.
+Each direction waits for its own reader, so that a slow reader slows its writer and few bytes are
+buffered. A relay ends when caller or worker closes; bytes sent before that are delivered first. TLS
+knows no half-closed connection; protocols that need one signal it in bytes of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def cancel_on_disconnect(exchange: Exchange, work: Coroutine[None, None, N
         disconnected.cancel()
         working.cancel()
     if cancelled:
-        raise Unreachable("lost the caller: it has disconnected")
+        raise Unreachable("the caller has disconnected")
     if (error := working.result()) is not None:
         raise error
 

@@ -76,7 +76,7 @@ async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
 
 
 def failure_message(content: bytes) -> str:
-    """Return why a command failed, by a message of the error channel; empty if it succeeded."""
+    """Return why a command failed, from a message of the error channel; empty if it succeeded."""
     try:
         status = msgspec.json.decode(content, type=_Status) if content else _Status()
     except msgspec.DecodeError:
@@ -108,7 +108,7 @@ class _FrameReader:
             raise Unreachable("the worker sent a frame that is too large")
         payload = await self._take(length) if length else b""
         if payload is None:
-            raise Unreachable("the worker broke off in the middle of a frame")
+            raise Unreachable("the worker closed the connection in the middle of a frame")
         return _Frame(head[0] & 0x0F, bool(head[0] & _FINAL), payload)
 
     async def _take(self, count: int) -> bytes | None:

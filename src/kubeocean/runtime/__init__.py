@@ -1,5 +1,5 @@
-"""Kubernetes machinery that knows nothing of leasing: clients, caches, controllers, election,
-events, metrics.
+"""Kubernetes machinery without any leasing: clients, caches, controllers, election, events,
+metrics.
 
 The names exported here are those that a controller needs. A name is imported at its first use.
 """

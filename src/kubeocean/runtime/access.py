@@ -8,10 +8,10 @@ certificate in the bundle is a root, including intermediates, and a server is id
 subject alternative names only. Without a bundle the machine's roots are trusted. The caller passes
 the server name to verify (`tls_server_name`).
 
-The PEM checks let OpenSSL judge certificates and keys, since OpenSSL will use them. A check returns
-a sentence without any of the material, or an empty text. OpenSSL reads private keys only from
-files: `as_file` uses an anonymous file where the kernel has them, else a file of mode 0600 that is
-deleted immediately after use.
+The PEM checks load certificates and keys with OpenSSL, which will use them. A check returns a
+sentence without any of the material, or an empty text. OpenSSL reads private keys only from files:
+`as_file` uses an anonymous file where the kernel has them, else a file of mode 0600 that is deleted
+immediately after use.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def trust(context: ssl.SSLContext, certificates: bytes) -> None:
     # OpenSSL takes bytes for DER; characters beyond ASCII can only be in text between PEM blocks.
     text = certificates.decode("ascii", "ignore")
     if not text:
-        raise ssl.SSLError("there is no certificate")
+        raise ssl.SSLError("the file contains no certificate")
     context.load_verify_locations(cadata=text)
 
 

@@ -1,8 +1,8 @@
 """Cache budget: how many bytes all caches of one cluster may hold together.
 
-A cluster of somebody else may list objects without end, or objects of any size. Each informer of a
-client that has a budget charges it with the size of each object that it holds. An object that does
-not fit is left out, and the cache counts as not synced until a list fits: a truncated cache decides
+A cluster with another owner may return objects of any number and size. Each informer of a client
+that has a budget charges it with the size of each object that it holds. An object that does not fit
+is left out, and the cache counts as not synced until a list fits: a truncated cache decides
 nothing.
 
 The size of an object is an estimate: its raw bytes, its labels and annotations, and a base.
@@ -28,7 +28,7 @@ _NO_LIMIT: Final = 1 << 60  # cgroup v1 writes a number near 2**63
 
 
 class CacheBudget:
-    """Bytes that the caches of one cluster hold, and the limit."""
+    """Sum of the bytes that all caches of one cluster hold, and its limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

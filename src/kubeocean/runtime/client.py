@@ -193,7 +193,8 @@ class Client:
             items.extend(part.items)
             size += part.size
             if self.cache_budget is not None and size > self.cache_budget.limit:
-                raise ResponseTooLarge(f"could not list {resource}: the list has {size} bytes")
+                limit = self.cache_budget.limit
+                raise ResponseTooLarge(f"could not list {resource}: more than {limit} bytes")
         return Listing(items, version)
 
     async def pages(

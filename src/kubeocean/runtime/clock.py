@@ -98,7 +98,7 @@ class VirtualClock:
     async def advance(self, seconds: float) -> None:
         """Advance the time and wake every sleeper whose deadline passes."""
         if seconds < 0:
-            raise InvariantError("a clock cannot go back", seconds=seconds)
+            raise InvariantError("a virtual clock cannot be set back", seconds=seconds)
         await _settle()
         target = self._elapsed + seconds
         while self._sleepers and self._sleepers[0][0] <= target:

@@ -65,7 +65,7 @@ def _component(part: ServicePart) -> Component:
         return Component(*part)
     run = getattr(part, "run", None)
     if not callable(run):
-        raise InvariantError("a component has nothing to run", component=part)
+        raise InvariantError("a component of a service has no method `run`", component=part)
     name = getattr(part, "name", "") or type(part).__name__.lower()
     return Component(name, run, _readiness(part), getattr(part, "stop", None))
 

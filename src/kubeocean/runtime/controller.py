@@ -49,8 +49,9 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Outcome of a reconcile: a retry alone will not help. `reason` is a CamelCase word, `message`
-    a sentence."""
+    """Outcome of a reconcile: the key cannot be reconciled until an object changes. `reason` is a
+    CamelCase word, `message` a sentence.
+    """
 
     reason: str
     message: str
@@ -105,7 +106,9 @@ class Controller(Generic[K]):
         metrics: Metrics | None = None,
     ) -> None:
         if workers < 1:
-            raise ConfigError("a controller needs a worker", field="workers", value=workers)
+            raise ConfigError(
+                "a controller needs at least one worker", field="workers", value=workers
+            )
         metrics = metrics or Metrics()
         self.name = name
         self.workers = workers
@@ -152,7 +155,7 @@ class Controller(Generic[K]):
         run again afterwards: the queue keeps its keys.
         """
         if not self._ended.is_set():
-            raise InvariantError("controller was run twice at a time", controller=self.name)
+            raise InvariantError("the controller runs already", controller=self.name)
         self._ended.clear()
         self._stop.clear()
         try:
@@ -255,7 +258,7 @@ class Controller(Generic[K]):
 
     async def _attempt(self, key: K) -> _Result | None:
         if self._gate is not None and not await self._gate(key):
-            _log.debug("Put off reconcile, the cache is behind our own writes")
+            _log.debug("Postponed reconcile until the cache shows the last write")
             self.queue.add_after(key, _BEHIND_S, priority=self.queue.priority(key))
             return None
         match await self._limited(key):
@@ -270,7 +273,7 @@ class Controller(Generic[K]):
                 await self._report_stuck(key, stuck)
                 delay = self.queue.retry(key, at_least=self._stuck_s(key))
                 _log.info(
-                    "Found object stuck",
+                    "Reconcile cannot succeed without a change",
                     reason=stuck.reason,
                     message=stuck.message,
                     retry_in_s=delay,

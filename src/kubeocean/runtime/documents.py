@@ -146,7 +146,7 @@ class Fields:
         return self.content.get(name) is not None
 
     def names(self) -> list[str]:
-        """Return the names of all fields."""
+        """Return the names of all fields of the mapping."""
         return [self._typed("(name)", name, str) for name in self.content]
 
     def text(self, name: str) -> str:

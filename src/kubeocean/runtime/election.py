@@ -322,8 +322,9 @@ class Campaign:
         _log.info("Became leader", election=self.name, identity=self.identity)
 
     async def _reign(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Run `lead` while leading; return whether `lead` ended by itself rather than with the
-        leadership."""
+        """Run `lead` while leading; return False if `lead` was cancelled because leadership was
+        lost.
+        """
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             # The group would wrap an error of `lead`, so the error is carried around the group.
@@ -353,16 +354,20 @@ class Campaign:
         tenure.reschedule(_NOW)
 
     async def _round(self, budget_s: float) -> LeaseAction:
-        """Read the Lease and act once. Errors of the API are ignored: the deadline decides."""
+        """Read the Lease, and acquire or renew it if that is due. API errors are logged, not
+        raised: the deadline decides.
+        """
         try:
             return await within(self._clock, budget_s, self._move)
         except _RACES as error:
-            _log.debug("Lost a race for lease", election=self.name, error=str(error))
+            _log.debug(
+                "Another candidate wrote the lease first", election=self.name, error=str(error)
+            )
             return LeaseAction.WAIT
         except (ApiError, TimeoutError) as error:
             self._fresh = False
             _log.warning(
-                "Failed to hold or take lease",
+                "Failed to renew or acquire lease",
                 election=self.name,
                 identity=self.identity,
                 error=str(error),
@@ -399,7 +404,7 @@ class Campaign:
         self._seen = observe(self._seen, entry, self._clock.monotonic())
         self._doubt = False
         if self.holder not in ("", before, self.identity):
-            _log.info("Saw another leader", election=self.name, leader=self.holder)
+            _log.info("Another candidate leads", election=self.name, leader=self.holder)
         return self._seen
 
     async def _write(self, seen: LeaseSighting, move: LeaseAction) -> None:

@@ -292,7 +292,7 @@ class EventRecorder:
         self._news = asyncio.Event()
         metrics = metrics or Metrics()
         self._written = metrics.counter("kubeocean_events_written_total", "Events written")
-        self._waiting = metrics.gauge("kubeocean_events_pending", "Events with unwritten news")
+        self._waiting = metrics.gauge("kubeocean_events_pending", "Events with unwritten changes")
         dropped = metrics.counter(
             "kubeocean_events_dropped_total", "Events that were not written, by reason", ["reason"]
         )

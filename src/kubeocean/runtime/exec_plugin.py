@@ -164,7 +164,7 @@ class ExecPlugin:
             # The library names the expected type and its place, not the value.
             raise self._wrong(f"printed no ExecCredential: {error}") from None
         except UnicodeDecodeError:
-            raise self._wrong("printed no ExecCredential: it is not UTF-8") from None
+            raise self._wrong("printed no ExecCredential: the output is not UTF-8") from None
         status = answer_document.status
         if (answer_document.api_version, answer_document.kind) != (
             self.api_version,
@@ -191,8 +191,7 @@ class ExecPlugin:
         return self._error(f"the credential plugin {self.command!r} {what}")
 
     def _failed(self, what: str, errors: BinaryIO) -> ConfigError:
-        """Return the error with the end of the plugin's stderr, which often tells users to log
-        in."""
+        """Return the error with the end of the plugin's stderr, which may ask users to log in."""
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - _READ_BYTES))
         output = errors.read(_READ_BYTES).decode("utf-8", "replace")
         for secret in self._secrets():

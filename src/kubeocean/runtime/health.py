@@ -98,7 +98,9 @@ class Health:
 
     def _add(self, kind: str, name: str, check: Check) -> None:
         if not name or "/" in name or name in self._checks[kind]:
-            raise InvariantError("a check needs a name of its own", kind=kind, name=name)
+            raise InvariantError(
+                "the name of a check is empty, has a slash, or is in use", kind=kind, name=name
+            )
         self._checks[kind][name] = check
 
     async def _report(self, kind: str, exclude: Collection[str]) -> HealthReport:
@@ -130,10 +132,10 @@ class Health:
         failing = (kind, name) in self._failing
         if reason is not None and not failing:
             self._failing.add((kind, name))
-            _log.warning("Check failed", kind=kind, check=name, reason=reason, error=detail)
+            _log.warning("Health check failed", kind=kind, check=name, reason=reason, error=detail)
         elif reason is None and failing:
             self._failing.discard((kind, name))
-            _log.info("Check passed again", kind=kind, check=name)
+            _log.info("Health check passed again", kind=kind, check=name)
 
     async def _all(self, request: web.Request) -> web.Response:
         exclude = request.query.getall("exclude", [])
@@ -230,7 +232,7 @@ class _MetricsPage:
 
 
 def _ping() -> None:
-    """Succeed: a process that runs this check is alive."""
+    """Succeed always: a process that runs this check is alive."""
 
 
 async def _ask(check: Check) -> str | None:

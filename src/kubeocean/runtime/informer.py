@@ -301,14 +301,14 @@ class Informer(Generic[ObjectT]):
             subject = new if new is not None else old
             assert subject is not None
             _log.error(
-                "Failed to handle change", cluster=self._client.cluster,
+                "Failed to handle change of object", cluster=self._client.cluster,
                 resource=str(self.scope.resource), object=str(subject.key), error=str(error),
                 exc_info=error,
             )  # fmt: skip
 
     def _grew(self) -> None:
-        """Count an object that a list added; now and then exclude all objects from garbage
-        collection.
+        """Count an object that a list added; after every `FREEZE_EVERY`, exclude all objects from
+        garbage collection.
 
         Cached objects live long and hold no cycles. The garbage collector would walk over all of
         them again and again during a list, for a tenth of a second at a time with 50,000 pods. Only
@@ -361,7 +361,7 @@ class _Figures:
         ).labels(**labels)
         self.lag = metrics.histogram(
             "kubeocean_informer_lag_seconds",
-            "From the answer to a write of ours until the cache showed it",
+            "From the answer to a write of this program until the cache showed it",
             names,
         ).labels(**labels)
         metrics.gauge("kubeocean_informer_objects", "Objects in the cache", names).labels(

@@ -43,8 +43,9 @@ _log = get_logger(__name__)
 
 
 class MetricsAccess:
-    """Decides which callers may read metrics; `client` is that of the cluster which reviews
-    callers."""
+    """Decides which callers may read metrics; `client` sends the token and access reviews of
+    callers.
+    """
 
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         self._client = client

@@ -210,7 +210,7 @@ def find_condition(conditions: Iterable[Condition] | None, type_: str) -> Condit
 def set_condition(
     conditions: Iterable[Condition] | None, new: Condition, *, now: str
 ) -> tuple[Condition, ...]:
-    """Return the conditions with `new` in the place of its type.
+    """Return the conditions with `new` instead of the condition of the same type.
 
     The transition time changes only when the status does (or was never set), so that an unchanged
     condition compares equal and costs no write.

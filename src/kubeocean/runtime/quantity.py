@@ -32,7 +32,7 @@ __all__ = ["ZERO", "Format", "Quantity"]
 
 
 class Format(Enum):
-    """Notation of an amount, which is kept when the amount is printed."""
+    """Notation in which an amount was written and is printed: `12M`, `12Mi` or `12e6`."""
 
     DECIMAL_SI = "DecimalSI"  # 12M
     BINARY_SI = "BinarySI"  # 12Mi
@@ -259,8 +259,9 @@ def _divide_away(amount: int, by: int) -> int:
 
 
 def _print(amount: int, base: int, suffixes: tuple[str, ...]) -> str:
-    """Return the amount with the largest suffix that divides without a rest; suffixes ascend by
-    factors of `base`."""
+    """Return the amount with the largest suffix that divides it without a remainder; suffixes
+    ascend by factors of `base`.
+    """
     if amount == 0:
         return "0"
     step = 0

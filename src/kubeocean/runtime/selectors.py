@@ -341,7 +341,9 @@ class _Tokens:
         return key
 
     def _value(self) -> str:
-        """Return the next word, or an empty text if there is none: the empty value is a value."""
+        """Return the next word as a label value; an empty text, which is a valid value, if there is
+        none.
+        """
         if self.peek() is None or self.peek() in _SYMBOLS:
             return ""
         return self._rest.pop()

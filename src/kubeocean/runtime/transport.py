@@ -1,8 +1,8 @@
 """Transport: requests to one API server as data, answers as bytes.
 
 `Transport` is the seam: `HttpTransport` is the real one, and fault injection wraps any other. A
-transport knows nothing of objects, and raises `Unreachable` and nothing else; every HTTP status is
-an answer.
+transport does not interpret objects, and raises `Unreachable` and nothing else; every HTTP status
+is an answer.
 
 Credentials may change at any time. A new token is used from the next request on. A new certificate
 gets new connections, while watches on the old connections run until the server ends them. A new
@@ -126,7 +126,7 @@ class Transport(Protocol):
         """Send a request and stream its answer; leaving the context closes the stream."""
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
-        """Switch protocols: bytes in both directions after the server's 101.
+        """Switch protocols, and yield a tunnel of bytes in both directions after the server's 101.
 
         :raises ApiError: the server answered with anything else.
         """
@@ -269,7 +269,9 @@ class HttpTransport:
 
 
 def _whereabouts(access: Access) -> tuple[object, ...]:
-    """Return server and trust of an access; if they change, old connections are closed."""
+    """Return the server, CA and server name of an access; if they change, old connections are
+    closed.
+    """
     return access.server, access.ca, access.insecure, access.tls_server_name
 
 

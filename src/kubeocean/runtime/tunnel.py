@@ -281,7 +281,7 @@ async def open_tunnel(
             why = f"could not reach {server} to {doing}: {explain(error)}"
             raise Unreachable(why, sent=sent) from error
         if protocol.lower() not in answer.get("upgrade", "").lower():
-            raise Unreachable(f"could not {doing}: the server switched to something else")
+            raise Unreachable(f"could not {doing}: the server switched to another protocol")
         yield Tunnel(line, answer)
 
 
@@ -333,7 +333,7 @@ async def _pass_through(proxy: URL, line: PipeReader, host: str, port: int) -> N
     except Unreachable as error:
         raise Unreachable(str(error), sent=False) from error
     if not 200 <= status < 300:
-        raise Unreachable(f"could not {doing}: it refused ({status})", sent=False)
+        raise Unreachable(f"could not {doing}: the proxy answered HTTP {status}", sent=False)
 
 
 def _head(
@@ -350,7 +350,7 @@ def _head(
     ]
     for name, value in fields:
         if any(c in name + value for c in "\r\n\0"):
-            raise ConfigError("has a line break in it", field=f"header {name}")
+            raise ConfigError("must not contain a line break", field=f"header {name}")
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
     return "\r\n".join([*lines, "", ""]).encode()
 

@@ -10,7 +10,7 @@ contain are deleted), then more `Changed`. A watch survives everything that an A
 - Events that were seen already are dropped: a stream that repeats or rewinds changes nothing.
 - `relist` makes a watch list again, whatever is under way.
 - It cannot go silent: a server that sends nothing for `SILENCE_S`, not even the bookmark that is
-  due every minute, is taken for dead, counted, and asked again on a new connection.
+  due every minute, counts as dead, and the watch is opened again on a new connection.
 """
 
 from __future__ import annotations
@@ -280,20 +280,21 @@ class Watch(Generic[ObjectT]):
                             self._check_listing(began_at, added_at)
             except _Silence as error:
                 if initial and delivered and not self._listed:
-                    raise _Endless(f"a listing has no end: {error}") from None
+                    raise _Endless(f"a streaming list did not end: {error}") from None
                 # No data, not even a bookmark: the server may wait for a version in the far future,
                 # as a server restored from a backup does.
                 self._listed = self._listed and delivered
                 raise
             if not delivered:
-                raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
+                raise Unreachable(
+                    f"could not watch {scope.resource}: the server ended the watch without an event"
+                )
 
     def _check_listing(self, began_at: float, added_at: float) -> None:
-        """Abort a streaming list that has had the time to end; during a list objects come as ADDED
-        only."""
+        """Abort a streaming list that takes too long, or whose last ADDED event is too long ago."""
         now = self._clock.monotonic()
         if now - added_at >= LISTING_S or now - began_at >= LONGEST_LISTING_S:
-            raise _Endless(f"a listing has no end after {now - began_at:.0f} s")
+            raise _Endless(f"a streaming list did not end within {now - began_at:.0f} s")
 
     def _moved(self) -> bool:
         """Return whether requests go to another server than the one that issued the
@@ -475,7 +476,7 @@ class _WatchMetrics:
         labels = {"cluster": cluster, "resource": resource}
         restarts = metrics.counter(
             "kubeocean_watch_restarts_total",
-            "Streams begun anew, by why: ended by the server, gone, silent, failed, endless,"
+            "Watches opened again, by cause: ended by the server, gone, silent, failed, endless,"
             " relisted",
             ["cluster", "resource", "why"],
         )

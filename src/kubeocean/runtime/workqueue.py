@@ -326,7 +326,7 @@ class WorkQueue(Generic[K]):
         ).labels(name).set_function(level(lambda queue: sum(queue._ages())))
         metrics.gauge(
             "workqueue_longest_running_processor_seconds",
-            "Seconds since the key was handed out that is longest in work",
+            "Seconds for which the key that is longest in work has been handed out",
             label,
         ).labels(name).set_function(level(lambda queue: max(queue._ages(), default=0.0)))
         self._adds = (

@@ -83,7 +83,7 @@ class RingState:
         return [each.record.id for each in self.members if not each.record.released]
 
     def member(self, named: str) -> str:
-        """Return the ID of the live replica whose name or ID is `named`.
+        """Return the ID of the live replica with the name or ID `named`.
 
         :raises ConfigError: no live replica, or more than one, has this name or ID.
         """
@@ -141,7 +141,7 @@ class RingAdmin:
                     raise
             else:
                 return loaded.table, after
-        raise AssertionError("unreachable")
+        raise AssertionError("the last attempt returns or raises")
 
     async def switch(self, config: Config, *, clock: Clock | None = None) -> RingState:
         """Change the configuration of a stopped ring, and return the ring's new state.
@@ -294,10 +294,15 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         return  # another client deletes the table, or a replica uses the table
     except Forbidden as error:
         _log.debug(
-            "Was not allowed to delete ring", ring=names.ring, namespace=namespace, error=str(error)
+            "Was not allowed to delete objects of ring",
+            ring=names.ring,
+            namespace=namespace,
+            error=str(error),
         )
         return
-    _log.info("Removed ring", ring=names.ring, namespace=namespace, members=len(leases.items))
+    _log.info(
+        "Removed objects of ring", ring=names.ring, namespace=namespace, members=len(leases.items)
+    )
 
 
 async def _delete_pages(client: Client, names: Names, namespace: str) -> None:

@@ -46,7 +46,7 @@ async def own_principal(client: Client) -> str:
         answer = await client.request("POST", _PATH, body=_BODY, idempotent=True)
         return principal_of(msgspec.json.decode(answer)["status"]["userInfo"])
     except (ApiError, msgspec.DecodeError, KeyError, TypeError) as error:
-        _log.warning("Could not read own user from API server", error=str(error))
+        _log.warning("Could not read from API server which user this replica is", error=str(error))
         return ""
 
 
@@ -90,9 +90,9 @@ def admission_objects(
     `users` and `groups` are those of the replicas: `system:serviceaccount:<namespace>:<name>`.
     """
     if not guarded:
-        raise ConfigError("at least one is needed", field="guarded")
+        raise ConfigError("must name at least one resource", field="guarded")
     if not users and not groups:
-        raise ConfigError("the replicas' users or groups are needed", field="users")
+        raise ConfigError("must name the replicas' users, if there are no groups", field="users")
     policy = {
         "apiVersion": _API,
         "kind": "ValidatingAdmissionPolicy",

@@ -12,8 +12,8 @@ Slots keep their owners, with three exceptions:
 The load of a slot is its measured cost; without measurements all slots have equal loads. Slots with
 almost no load are *idle* and are shared by number, apart from the others: their future load is then
 spread evenly without moves. A share is proportional to the capacity of a replica. A move is made
-only if it lowers the fuller of two replicas without lifting the other above it; so no plan undoes
-another, and under constant loads planning ends.
+only if it lowers the fuller of two replicas without lifting the other above it; so no plan reverts
+another, and under constant loads no further moves are planned.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class Config:
         if state.renew_s >= state.lease_s:
             self._refuse(
                 f"must be shorter than state.leaseDuration ({state.lease_s:g}s), or a replica "
-                "would work on after its shards were given away",
+                "would continue after its shards moved to another one",
                 "state.renewDeadline",
                 f"{state.renew_s:g}s",
             )

@@ -138,7 +138,7 @@ class ShardedController(Generic[ObjectT]):
         clock: Clock | None = None,
     ) -> None:
         if (reconcile is None) == (handler is None):
-            raise ConfigError("either reconcile or handler is needed", field=f"controller {name}")
+            raise ConfigError("needs either reconcile or handler", field=f"controller {name}")
         _check_options(name, deletions, resync_s, has_handler=handler is not None)
         self.name = name
         self.ring = ring
@@ -498,7 +498,9 @@ class ShardedController(Generic[ObjectT]):
 
     def _ready(self) -> _Caches[ObjectT]:
         if self._caches is None:
-            raise ConfigError("is not ready: its ring has not joined", field=self.name)
+            raise ConfigError(
+                "has no caches yet: this replica has not joined its ring", field=self.name
+            )
         return self._caches
 
     def _cache(

@@ -85,7 +85,7 @@ def stamped(body: Mapping[str, Any], names: Names, grant: Grant | None = None) -
     """
     grant = grant or _CURRENT.get()
     if grant is None:
-        raise NotOurs("could not stamp an object: nothing runs under a grant here")
+        raise NotOurs("could not stamp an object: the current task has no grant of a slot")
     meta = dict(body.get("metadata") or {})
     labels = {**(meta.get("labels") or {}), names.slot_label: str(grant.slot)}
     annotations = {

@@ -178,7 +178,7 @@ def record_of(lease: Lease, names: Names) -> MemberRecord | None:
     try:
         if lease.name != names.member(member):  # a copy, or the Lease of another holder
             raise ConfigError(
-                "is not the name of the Lease of its holder", field="name", value=lease.name
+                "is not the Lease name that follows from its holder", field="name", value=lease.name
             )
         return decode_member(
             member,

@@ -113,9 +113,9 @@ def observe(
 ) -> dict[str, MemberSighting]:
     """Return the sightings of members after `records` were received at `now`.
 
-    With `started`, `records` are all members of a consistent read that began at that time; an
-    `expected` member without a record is recorded as absent. Without `started`, other members may
-    exist.
+    With `started`, `records` are those of all members, from a consistent read that began at that
+    time; an `expected` member without a record is recorded as absent. Without `started`, `records`
+    are those of some members, from a watch.
     """
     after: dict[str, MemberSighting] = {} if started is not None else dict(before)
     confirmed = NEVER if started is None else started

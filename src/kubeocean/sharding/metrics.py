@@ -66,12 +66,12 @@ class RingMetrics:
         ).labels(ring)
         self.handover = metrics.histogram(
             "sharded_controller_handover_seconds",
-            "From being asked for a shard until nothing worked on it any more",
+            "From the request to hand over a shard until no work ran on it",
             label,
         ).labels(ring)
         self.lapses = metrics.counter(
             "sharded_controller_lapses_total",
-            "Times that this replica had to stop everything and join anew",
+            "Times that this replica lost its Lease and joined the ring again",
             label,
         ).labels(ring)
         self.seen({})

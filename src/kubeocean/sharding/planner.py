@@ -346,8 +346,10 @@ class Planner:
         return ended or now - sighting.changed >= self.timing.forget_s
 
     def _look_at(self, now: float) -> float:
-        """Return the next time at which a decision may change: a silent member becomes suspect,
-        expired or forgotten, a drain is late, a new member has settled, or balancing is due."""
+        """Return the next time at which a decision may change: a member that does not renew its
+        Lease becomes suspect, expired or forgotten, a drain is late, a new member has settled, or
+        balancing is due.
+        """
         timing = self.timing
         times = [since + timing.handover_s for since in self._drains.values()]
         times.append(self._roster_changed + self.policy.settle_s)

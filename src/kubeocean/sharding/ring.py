@@ -423,7 +423,7 @@ class Ring:
             self._incarnate()
 
     async def _be(self) -> None:
-        """Join the ring and work as one member, until _Left or _Lapsed is raised."""
+        """Join the ring as one incarnation and work on slots, until _Left or _Lapsed is raised."""
         await self._join()
         try:
             async with asyncio.TaskGroup() as group:
@@ -475,8 +475,9 @@ class Ring:
             _log.info("Joined ring", ring=self.names.ring, replica=self.id)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        """Gain, hand over and acknowledge slots as the table says, until this incarnation has
-        left."""
+        """Gain, hand over and acknowledge slots according to the table, until this incarnation has
+        left.
+        """
         give_back_by = float("inf")
         while True:
             self._wake.clear()
@@ -486,7 +487,9 @@ class Ring:
                 raise self._refused
             now = self._now()
             if not self._holder.valid(now):
-                raise _Lapsed(f"its Lease was not renewed for {self.timing.renew_s:g} s")
+                raise _Lapsed(
+                    f"the Lease of this replica was not renewed for {self.timing.renew_s:g} s"
+                )
             duties = self._holder.duties(now, self.tenancy.busy())
             if duties.give_up:
                 raise GaveUp(

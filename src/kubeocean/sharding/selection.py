@@ -159,7 +159,7 @@ class Everything(Generic[ObjectT]):
 
 
 def named(key: Key) -> Object:
-    """Return an object that has a name and a namespace only."""
+    """Return an object that has only the name and the namespace of `key`."""
     return Object(metadata=Meta(name=key.name, namespace=key.namespace))
 
 

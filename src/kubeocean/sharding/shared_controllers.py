@@ -144,13 +144,13 @@ class SharedControllers:
         """
         slot = self._shard_of(what)
         if not self.ring.owns(slot):
-            raise NotOurs(f"{what} is in shard {slot}, which is not ours")
+            raise NotOurs(f"{what} is in shard {slot}, which this replica does not own")
         try:
             async with self._running.of(slot):
                 with under(self.ring.grant(slot)):
                     yield
         except Ended as error:
-            raise NotOurs(f"{what} was given away: {error}") from error
+            raise NotOurs(f"the shard of {what} moved to another replica: {error}") from error
 
     def check(self) -> None:
         """Check, before each write, that the running task may write: by election, grant or Lease.

@@ -106,9 +106,9 @@ def _entries(wire: _StoredTable) -> tuple[SlotEntry, ...]:
     entries: list[SlotEntry | None] = [None] * wire.slots
     for index, (owner, to, epoch, slots) in enumerate(wire.groups):
         field = f"groups[{index}]"
-        _require(0 <= epoch <= wire.epoch, "has an epoch from the future", field, epoch)
-        _require(to == _NOBODY or owner != _NOBODY, "goes from nobody", field, to)
-        _require(to == _NOBODY or owner != to, "goes where it is", field, to)
+        _require(0 <= epoch <= wire.epoch, "has a higher epoch than the table", field, epoch)
+        _require(to == _NOBODY or owner != _NOBODY, "has a next owner, but no owner", field, to)
+        _require(to == _NOBODY or owner != to, "has its owner as the next owner", field, to)
         entry = SlotEntry(_member(wire, owner, field), epoch, _member(wire, to, field))
         for slot in _some(slots, wire.slots, field):
             _require(entries[slot] is None, "has a slot that is in another group", field, slot)
@@ -119,7 +119,7 @@ def _entries(wire: _StoredTable) -> tuple[SlotEntry, ...]:
 
 
 def _decode_past(past: _Past, wire: _StoredTable, field: str) -> Past:
-    _require(0 <= past.epoch <= wire.epoch, "has an epoch from the future", field, past.epoch)
+    _require(0 <= past.epoch <= wire.epoch, "has a higher epoch than the table", field, past.epoch)
     owners = [""] * wire.slots
     for number, slots in past.owners.items():
         _require(number.isdecimal(), "names no member", field, number)

@@ -25,7 +25,7 @@ def drain(table: Table, replica: str) -> Table:
     """Move all slots of a replica, given by name or ID, to other replicas, and assign none to
     it."""
     if not replica:
-        raise ConfigError("names no member", field="replica", value=replica)
+        raise ConfigError("must be the name or ID of a replica", field="replica", value=replica)
     return replace(table, drained=table.drained | {replica}, epoch=table.epoch + 1)
 
 
@@ -52,7 +52,7 @@ def unpin(table: Table, slots: Iterable[int]) -> Table:
 def move(table: Table, slots: Iterable[int], to: str) -> Table:
     """Request a hand-over of slots to the member `to`; unowned slots are not changed."""
     if not to:
-        raise ConfigError("names no member", field="to", value=to)
+        raise ConfigError("must be the ID of a replica", field="to", value=to)
     changes: dict[int, SlotEntry] = {}
     for slot in _checked(table, slots):
         entry = table.entries[slot]
@@ -102,7 +102,7 @@ def release(table: Table, slots: Iterable[int]) -> Table:
 def _checked(table: Table, slots: Iterable[int]) -> list[int]:
     ordered = sorted(set(slots))
     if not ordered:
-        raise ConfigError("names no slot", field="slots")
+        raise ConfigError("must contain at least one slot", field="slots")
     if not 0 <= ordered[0] <= ordered[-1] < table.slots:
         raise ConfigError(f"must be from 0 to {table.slots - 1}", field="slots", value=ordered)
     return ordered

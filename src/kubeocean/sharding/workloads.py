@@ -1,4 +1,4 @@
-"""Protocols of a ring: the workload that works on its slots, and the notifier of gains and losses.
+"""Protocols of a ring: a workload works on its slots, a notifier is called for gains and losses.
 
 A call of a workload may concern several slots.
 """

@@ -1,10 +1,10 @@
-"""The process of a syncer: from its settings to a service that runs until it is stopped.
+"""The process of a syncer: builds a service from the settings, which runs until it is stopped.
 
 Replicas compete for a Lease, and only the leader works: it watches the binding's Secret, fills its
-caches and starts the controllers. The others wait, ready. A leader that loses its Lease exits with
-code 1 instead of waiting to be elected again: its pending writes, timers and counts are outdated,
-and a new process costs a second. Writes that it attempts while it stops are not sent: both clients
-check the election before each write.
+caches and starts the controllers. The other replicas are ready standbys. A leader that loses its
+Lease exits with code 1 instead of waiting to be elected again: its pending writes, timers and
+counts are outdated, and a new process costs a second. Writes that it attempts while it stops are
+not sent: both clients check the election before each write.
 
 With `--sharding` all replicas work, each on its shards (see `sharding`), and the clients check the
 ring before each write. The replica that does what cannot be sharded is elected on the same Lease,
@@ -296,7 +296,7 @@ async def _why_missing(client: Client) -> str:
     try:
         names = [binding.name for binding in (await client.list(CLUSTER_BINDINGS)).items]
     except NotFound:
-        return "this cluster does not know the kind: install its definition (kubeocean install)"
+        return "this cluster does not have the kind: install its definition (kubeocean install)"
     listed = ", ".join(names[:_LISTED]) or "none"
     more = " and more" if names[_LISTED:] else ""
     return f"is not in this cluster, which has {listed}{more}"

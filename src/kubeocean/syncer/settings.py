@@ -122,7 +122,7 @@ class SyncerSettings(ReplicaSettings):
         boolean,
         "false",
         "Share the nodes and pods among all replicas, by shards; one replica is elected "
-        "for what cannot be sharded.",
+        "for the work that cannot be sharded.",
     )
     leader_election_id: str = flag(
         "leader-election-id",
@@ -186,8 +186,8 @@ class SyncerSettings(ReplicaSettings):
         "status-extensions",
         boolean,
         "true",
-        "Add Kubeocean's own conditions and properties to the status of the fleet's member that"
-        " this syncer plays; without them the status has KubeFleet's entries and no others.",
+        "Add Kubeocean's own conditions and properties to the status of the fleet member for"
+        " which this syncer acts; without them the status has KubeFleet's entries and no others.",
     )
     time_zone: str = flag(
         "time-zone",
@@ -207,15 +207,15 @@ class SyncerSettings(ReplicaSettings):
         "kubernetes-service-address",
         _server,
         "",
-        "Where pods in the worker reach the computing cluster's API server, HOST or HOST:PORT; "
+        "HOST or HOST:PORT at which pods in the worker reach the computing cluster's API server; "
         f"without it the load balancer of the Service {group.SERVER_SERVICE} is followed.",
     )
     dns_service_address: Address | None = flag(
         "dns-service-address",
         _nameserver,
         "",
-        "Where pods in the worker reach the computing cluster's DNS; without it the load balancer "
-        f"of the Service {group.DNS_SERVICE} is followed.",
+        "Address of the computing cluster's DNS for pods in the worker; without it the load "
+        f"balancer of the Service {group.DNS_SERVICE} is followed.",
     )
 
     @property

@@ -159,7 +159,9 @@ class WorkerHealth:
                 await self._check()
 
     def mistake(self, error: str) -> None:
-        """Note that requests would reach another cluster; an empty `error` ends that state."""
+        """Record that requests would reach another cluster; an empty `error` means that they no
+        longer do.
+        """
         self._mistaken = bool(error)
         if error:
             self._lost_at = self._clock.monotonic()
@@ -168,7 +170,7 @@ class WorkerHealth:
             self.failed()  # the worker is probed
 
     def alive(self) -> None:
-        """Note a sign of life; it does not suffice while a required collection is refused."""
+        """Record an answer that proves service; too little while a required list is refused."""
         if self._mistaken:
             return
         self._alive_at = self._clock.monotonic()
@@ -230,7 +232,7 @@ class WorkerHealth:
         return self._clock.monotonic() - self._alive_at >= self._pause_s()
 
     async def _renewed(self) -> bool:
-        """Renew the oldest watch; return whether a sign of life followed."""
+        """Open the oldest watch again; return whether the worker answered."""
         if not self._answers or self._failures:
             return False
         if (watch := next((watch for watch in self._watches if watch.received), None)) is None:
@@ -291,7 +293,7 @@ class WorkerHealth:
         return status, f"{refusal} (HTTP {status}){_REMEDIES.get(status, '')}"
 
     def _lose(self, status: int, error: str) -> None:
-        """Count the worker as not answering, or record another reason for that."""
+        """Record that the worker does not answer, or another reason why it does not."""
         if self._mistaken or (not self._answers and status == self._status):
             return
         since = None if self._answers else self._since

@@ -3,11 +3,11 @@
 Changes of the Secret are followed; a change that is not valid is ignored, and the last valid one
 stays.
 
-A kubeconfig may name files: of a token, a certificate, a key, a CA. A writer of Secrets could have
-any file of this process sent to a server of theirs, so no file may be named unless the operator
-sets a directory in the environment. Each Secret has a directory of its own below,
-`<namespace>/<name>`, and may name files in this directory only. Changes of these files are
-followed, too.
+A kubeconfig may name files: of a token, a certificate, a key, a CA. A user who may write Secrets
+could name any file that this process can read, and a server that receives its content, so no file
+may be named unless the operator sets a directory in the environment. Each Secret has a directory of
+its own below, `<namespace>/<name>`, and may name files in this directory only. Changes of these
+files are followed, too.
 """
 
 from __future__ import annotations

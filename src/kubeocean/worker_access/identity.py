@@ -204,7 +204,7 @@ class WorkerIdentity:
     def _mismatch(self, server: str, worker_id: str) -> str:
         identity = f"is {self._checked_id}"
         if self._checked_id == _HIDDEN:
-            identity = f"does not let us read namespace {SYSTEM_NAMESPACE}, which identifies it"
+            identity = f"does not permit reading namespace {SYSTEM_NAMESPACE}, which identifies it"
         return f"the cluster at {server} {identity}, and the binding is for {worker_id}"
 
 

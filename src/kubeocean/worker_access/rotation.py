@@ -117,7 +117,7 @@ class Rotation:
         if self._refused is not None:
             self._refused(
                 binding,
-                f"did not take the kubeconfig of Secret {named}, which is in a namespace that "
+                f"ignored the kubeconfig of Secret {named}, which is in a namespace that "
                 f"--kubeconfig-namespaces does not name; still using {used}",
             )
 
@@ -143,7 +143,7 @@ class Rotation:
             await within(self._clock, _FIRST_READ_S, self._secret_read.wait)
         except TimeoutError:
             secret = _full_name(self._reference)
-            _log.warning("Could not watch Secret of worker yet", secret=secret)
+            _log.warning("Could not watch kubeconfig Secret of worker yet", secret=secret)
 
     def _informer(self) -> Informer[SecretWithData]:
         informer = Informer(

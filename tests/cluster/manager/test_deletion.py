@@ -32,7 +32,7 @@ async def test_the_syncer_cleans_up_before_the_objects_are_deleted(env: ManagerE
         await env.set_syncer_finalizer()
         await env.unbind()
         message = await env.wait_for_condition("Ready", "False", "Deleting")
-        assert "its syncer deletes nodes and pods; the condition Drained says" in message
+        assert "its syncer deletes nodes and pods; the condition Drained lists" in message
         await env.wait_for_event("WaitingSyncerCleanup")
 
         # A deleted syncer is created again, because it has to clean up.
@@ -88,7 +88,7 @@ async def test_a_deletion_without_a_syncer_ends_at_the_deadline_and_is_reported(
         assert "1 virtual nodes were deleted" in event.message
         assert f"kubeocean.io/finalizer-{env.cluster_id}" in event.message
         waited = await env.wait_for_event("WaitingSyncerCleanup")
-        assert "given up at" in waited.message
+        assert "the wait ends at" in waited.message
         assert "annotation kubeocean.io/force-deletion=true" in waited.message
         await until(env.is_gone)
         assert await env.vnodes() == []

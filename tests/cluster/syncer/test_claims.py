@@ -613,7 +613,7 @@ async def test_a_claim_with_the_name_of_an_ephemeral_one_that_the_pod_does_not_o
         await until(lambda: isinstance(driver.answers.get(pod.key), Missing))
         missing = driver.answers[pod.key]
         assert isinstance(missing, Missing)
-        assert "was not made for pod" in missing.message
+        assert "was not created for pod" in missing.message
 
 
 @pytest.mark.sweep

@@ -21,7 +21,7 @@ async def test_a_cluster_without_the_kinds_is_reported_until_they_are_installed(
     async with syncer("one", *flags, kubeconfig=admin, directory=tmp_path) as one:
         assert await one.process.wait() == 1
         (line,) = one.lines()
-        assert "does not know the kind: install its definition (kubeocean install)" in line["error"]
+        assert "does not have the kind: install its definition (kubeocean install)" in line["error"]
 
     client = bare.client()
     unready = replace(binding_env, worker=bare, worker_api=client)

@@ -79,11 +79,11 @@ async def test_a_closed_stdout_is_no_failure(home: Home) -> None:
         (["down", "--name", ""], "name: must be lower-case letters"),
         (
             ["install", "--server", "https://computing:6443"],
-            "--server: has no meaning without --management-kubeconfig (got",
+            "--server: has no effect without --management-kubeconfig (got",
         ),
         (
             ["install", "--management-context", "x", "--dry-run"],
-            "--management-context: has no meaning without --management-kubeconfig (got",
+            "--management-context: has no effect without --management-kubeconfig (got",
         ),
         (
             ["install", "--management-kubeconfig", "m.yaml", "--server", "computing:6443"],

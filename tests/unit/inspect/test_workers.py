@@ -60,7 +60,7 @@ async def test_a_binding_without_a_secret_is_unusable() -> None:
     connection = await workers_of(secret()).connect(nameless)
     assert (connection.state, connection.message) == (
         WorkerState.UNUSABLE,
-        "spec.secretRef: names no Secret",
+        "spec.secretRef: must have the name and the namespace of a Secret",
     )
 
 

@@ -192,7 +192,7 @@ async def test_a_full_disk_names_the_directory_and_the_space(world: AssetWorld) 
 
 
 async def test_an_unknown_name_is_a_bug_of_ours(world: AssetWorld) -> None:
-    with pytest.raises(InvariantError, match="assets are not known"):
+    with pytest.raises(InvariantError, match="no programs of these names are known"):
         await world.finder().ensure(["kube-proxy"])
     with pytest.raises(LocalError, match="kubelet is not among the requested programs"):
         Assets({}).path("kubelet")

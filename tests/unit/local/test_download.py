@@ -119,7 +119,7 @@ async def test_what_has_no_published_checksum_is_not_downloaded(
     world: AssetWorld, mirror: Mirror
 ) -> None:
     mirror.publish_kwok(b"kwok", None)
-    with pytest.raises(LocalError, match="no checksum is published for it"):
+    with pytest.raises(LocalError, match="the project publishes no checksum for this file"):
         await world.finder(mirrors=mirror.mirrors).ensure(["kwok"])
     assert KWOK not in mirror.requested
 

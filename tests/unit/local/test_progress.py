@@ -37,7 +37,7 @@ async def test_who_gives_up_is_not_done() -> None:
     lines: list[str] = []
     with PlainProgress(lines.append).task("waiting") as task:
         task.give_up()
-    assert lines[-1].startswith("waiting: gave up after ")
+    assert lines[-1].startswith("waiting: not done after ")
 
 
 async def test_bytes_are_shown_as_people_say_them() -> None:

@@ -51,7 +51,7 @@ def test_the_deletion_waits_until_the_deadline_if_no_syncer_leads() -> None:
     decision = ends(SyncerLeader(False), DEADLINE_S - 1)
     assert isinstance(decision, Wait)
     assert decision.until == after(DEADLINE_S)
-    assert f"given up at 2026-01-01T00:05:00Z, or at once with the annotation {_force()}" in (
+    assert f"the wait ends at 2026-01-01T00:05:00Z, or at once with the annotation {_force()}" in (
         decision.waits
     )
     gone = ends(SyncerLeader(False), DEADLINE_S)

@@ -85,7 +85,7 @@ def test_templates_are_rendered_as_in_go(text: str, wanted: str | None) -> None:
         ("{{- -}}", "an action is empty"),
         ("a\n{{if .On}}\nb", "deployment.yaml:2: an if has no end"),
         ("{{if .On}}a{{else}}b", "an if has no end"),
-        ("{{if .On}}a{{else}}b{{else}}c{{end}}", "after an else comes its end"),
+        ("{{if .On}}a{{else}}b{{else}}c{{end}}", "an else must be followed by its end"),
         ("a\n{{end}}", "deployment.yaml:2: 'end' without an if"),
         ("{{else}}", "'else' without an if"),
         ("{{if .On}}{{end .On}}", "'.On' after 'end' is not allowed"),

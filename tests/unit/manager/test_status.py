@@ -92,7 +92,9 @@ def test_a_problem_names_field_value_and_the_binding_that_holds_the_cluster_id()
 
 def test_a_cluster_id_that_is_a_prefix_of_another_is_refused_for_the_younger_binding() -> None:
     old = binding("z", created="2025-01-01T00:00:00Z", cluster_id="prod")
-    message = "spec.clusterID: must not share names of virtual nodes with 'prod' of binding z"
+    message = (
+        "spec.clusterID: must not allow the same names of virtual nodes as 'prod' of binding z"
+    )
     young = binding("a", cluster_id="prod-eu")
     assert problems_of_binding(young, [old, young]).startswith(message)
     assert problems_of_binding(old, [old, young]) == ""

@@ -29,7 +29,7 @@ class Caller:
 
     async def write(self, data: bytes) -> None:
         self.write_failed.set()
-        raise Unreachable("lost the caller: it does not read")
+        raise Unreachable("lost the connection to the caller: the caller does not read")
 
 
 class Worker:
@@ -51,8 +51,11 @@ class Worker:
     ("caller", "error"),
     [
         (Caller(closed=True), ""),  # it has closed the connection
-        (Caller(closed=True, last=Unreachable("lost the caller: reset")), "lost the caller: reset"),
-        (Caller(closed=False), "lost the caller: it does not read"),
+        (
+            Caller(closed=True, last=Unreachable("lost the connection to the caller: reset")),
+            "lost the connection to the caller: reset",
+        ),
+        (Caller(closed=False), "lost the connection to the caller: the caller does not read"),
     ],
 )
 async def test_a_caller_that_closes_the_connection_is_not_lost(caller: Any, error: str) -> None:

@@ -205,7 +205,7 @@ BAD_ANSWERS = [
     ("", "printed no ExecCredential: Input data was truncated"),
     ("echo hello", "printed no ExecCredential: JSON is malformed"),
     (r"printf '\377'", "printed no ExecCredential"),
-    (r"""printf '{"kind": "\377"}'""", "printed no ExecCredential: it is not UTF-8"),
+    (r"""printf '{"kind": "\377"}'""", "printed no ExecCredential: the output is not UTF-8"),
     ("echo '{}'", "printed no ExecCredential: Object missing required field"),
     ("echo '[]'", "printed no ExecCredential: Expected `object`, got `array`"),
     (answer(token=["sesame"]), "printed no ExecCredential: Expected `str | null`, got `array`"),

@@ -158,7 +158,7 @@ async def test_a_failure_is_logged_when_it_starts_and_when_it_ends(log: io.Strin
     for _ in range(3):
         await health.readiness()
     message = [json.loads(line) for line in log.getvalue().splitlines()]
-    assert [line["msg"] for line in message] == ["Check failed", "Check passed again"]
+    assert [line["msg"] for line in message] == ["Health check failed", "Health check passed again"]
     assert (message[0]["check"], message[0]["reason"]) == ("upstream", "down")
 
 

@@ -318,8 +318,8 @@ NOT_HTTP = {
     "an endless line": (b"x" * (1 << 20), "over 64 KiB"),
     "too many headers": (b"HTTP/1.1 101 S\r\n" + b"A: b\r\n" * 20_000 + b"\r\n", "over 64 KiB"),
     "nothing": (b"", "was closed"),
-    "another protocol": (SWITCHED.replace(b"SPDY", b"HTTP"), "switched to something else"),
-    "no protocol": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "switched to something else"),
+    "another protocol": (SWITCHED.replace(b"SPDY", b"HTTP"), "switched to another protocol"),
+    "no protocol": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "switched to another protocol"),
 }
 
 

@@ -181,5 +181,5 @@ def test_wrong_answers_of_a_custom_one_are_not_believed() -> None:
         subject.get_shard("key", 4)
     with pytest.raises(ConfigError, match="once"):
         subject.rebalance(["a"], 2)
-    with pytest.raises(ConfigError, match="nodes that there are not"):
+    with pytest.raises(ConfigError, match="nodes that do not exist"):
         subject.rebalance(["a"], 1)

@@ -129,13 +129,13 @@ async def test_a_hidden_identity_is_accepted_while_address_or_ca_stay_the_same()
     assert await hidden.write() == "POST first"
     assert hidden.identity.worker_id == ""
     hidden.source.edit(SECOND)
-    assert "does not let us read namespace kube-system" in await hidden.write()
+    assert "does not permit reading namespace kube-system" in await hidden.write()
     worker = Worker(first="a", second=None, third=None)
     await worker.write()
     worker.source.edit(replace(SECOND, ca=FIRST.ca))
     assert await worker.write() == "POST second"
     worker.source.edit(Access("https://third:6443", ca=b"three"))
-    assert "does not let us read namespace kube-system" in await worker.write()
+    assert "does not permit reading namespace kube-system" in await worker.write()
     # Once the identity can be read, it is compared.
     worker.clusters.uids["third"] = "a"
     assert await worker.write() == "POST third"

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class BindingState(StrEnum):
-    """Values of `spec.state`."""
+    """Values of `spec.state` of a binding."""
 
     SCHEDULED = "Scheduled"  # the cluster is picked, nothing is delivered
     BOUND = "Bound"  # a resource snapshot is released to the cluster
@@ -37,7 +37,7 @@ class BindingState(StrEnum):
 
 
 class ResourceBindingSpec(Part, frozen=True):
-    """Cluster that a placement picked, and the release that it gets."""
+    """Cluster that a placement picked, and the release (resource snapshot) for this cluster."""
 
     state: Annotated[
         str,
@@ -69,7 +69,7 @@ class ResourceBindingSpec(Part, frozen=True):
 
 
 class ResourceBindingStatus(Part, frozen=True):
-    """Progress of the release in the cluster."""
+    """Progress of the binding's release in the cluster."""
 
     failed_placements: Annotated[
         tuple[FailedPlacement, ...],

@@ -54,7 +54,7 @@ class MembershipState(StrEnum):
 
 
 class AgentType(StrEnum):
-    """Values of `status.agentStatus[].type`."""
+    """Values of `status.agentStatus[].type` of a MemberCluster."""
 
     MEMBER = "MemberAgent"
     MULTI_CLUSTER_SERVICE = "MultiClusterServiceAgent"
@@ -62,13 +62,13 @@ class AgentType(StrEnum):
 
 
 class TaintEffect(StrEnum):
-    """Effects of a MemberCluster's taint."""
+    """Values of `effect` of a MemberCluster's taint."""
 
     NO_SCHEDULE = "NoSchedule"
 
 
 class DeleteValidationMode(StrEnum):
-    """Values of `spec.deleteOptions.validationMode`."""
+    """Values of `spec.deleteOptions.validationMode` of a MemberCluster."""
 
     STRICT = "Strict"
     SKIP = "Skip"
@@ -86,7 +86,7 @@ class RbacSubject(Part, frozen=True):
 
 
 class ClusterTaint(Part, frozen=True):
-    """Mark that keeps placements without a matching toleration off a cluster."""
+    """Taint that keeps placements without a matching toleration off a cluster."""
 
     key: Annotated[str, field("Key of the taint.", required=True)] = ""
     value: Annotated[str, field("Value of the taint.")] = ""
@@ -144,7 +144,7 @@ class PropertyValue(Part, frozen=True):
 
 
 class ResourceUsage(Part, frozen=True):
-    """Compute resources of a cluster, in total."""
+    """Sums of the compute resources of a cluster."""
 
     capacity: Annotated[Quantities, field("Capacity of all nodes.")] = msgspec.field(
         default_factory=dict
@@ -209,7 +209,7 @@ class InternalMemberClusterSpec(Part, frozen=True):
 
 
 class InternalMemberCluster(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Channel between the hub and the agents of one member: instructions down, reports up."""
+    """Instructions of the hub to the agents of one member, and the reports of these agents."""
 
     spec: Annotated[InternalMemberClusterSpec, field("Instructions of the hub.", required=True)] = (
         InternalMemberClusterSpec()

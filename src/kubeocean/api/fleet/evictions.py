@@ -65,7 +65,7 @@ _AMOUNT: Final = rule(
 
 
 class DisruptionBudgetSpec(Part, frozen=True):
-    """Limit of voluntary disruptions: one of the two fields."""
+    """Limit of voluntary disruptions: either `maxUnavailable` or `minAvailable`."""
 
     RULES: ClassVar[tuple[Json, ...]] = (
         rule(

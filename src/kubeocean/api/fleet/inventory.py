@@ -34,7 +34,7 @@ class ClusterManager(Part, frozen=True):
 
 
 class ClusterProfileSpec(Part, frozen=True):
-    """Cluster that a profile describes."""
+    """Name of the cluster that a ClusterProfile describes, and the system that manages it."""
 
     display_name: Annotated[str, field("Name of the cluster for people.")] = ""
     cluster_manager: Annotated[
@@ -48,7 +48,7 @@ class ClusterProfileSpec(Part, frozen=True):
 
 
 class ClusterVersion(Part, frozen=True):
-    """Versions of a cluster."""
+    """Version of Kubernetes in a cluster."""
 
     kubernetes: Annotated[str, field("Version of Kubernetes.")] = ""
 
@@ -66,14 +66,14 @@ class ClusterProperty(Part, frozen=True):
 
 
 class Extension(Part, frozen=True):
-    """Further information for clients."""
+    """Additional information about the access to a cluster, for clients that know its name."""
 
     name: Annotated[str, field("Name of the extension.", required=True)] = ""
     extension: Annotated[AnyValue, field("Content of the extension.", required=True)] = None
 
 
 class ClusterAccess(Part, frozen=True):
-    """How to reach the API server of a cluster, as in a kubeconfig."""
+    """Address and certificate authority of a cluster's API server, as in a kubeconfig."""
 
     server: Annotated[str, field("URL of the API server.", required=True)] = ""
     tls_server_name: Annotated[str, field("Name in the server's certificate.")] = msgspec.field(
@@ -120,7 +120,7 @@ class ClusterProfileStatus(Part, frozen=True):
 
 
 class ClusterProfile(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A cluster in the inventory of this cluster."""
+    """Entry of a cluster in the inventory of the hub."""
 
     spec: Annotated[ClusterProfileSpec, field("The cluster.", required=True)] = ClusterProfileSpec()
     status: Annotated[ClusterProfileStatus, field("Observed state.")] = ClusterProfileStatus()

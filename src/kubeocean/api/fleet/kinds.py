@@ -171,14 +171,14 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
     ),
     Kind(
         INTERNAL_MEMBER_CLUSTERS,
-        "Channel between the hub and the agents of one member: instructions down, reports up.",
+        "Instructions of the hub to the agents of one member, and the reports of these agents.",
         _BETA_TO_V1,
         "imc",
         columns=(_AGE,),
     ),
     Kind(
         CLUSTER_RESOURCE_PLACEMENTS,
-        "Places cluster-scoped objects, and namespaces with what is in them, on member clusters.",
+        "Places cluster-scoped objects, and namespaces with their objects, on member clusters.",
         _BETA_TO_V1,
         "crp",
         columns=_placement_columns("ClusterResourcePlacement"),

@@ -87,7 +87,7 @@ class JsonPatchOperation(Part, frozen=True):
 
 
 class OverrideRule(Part, frozen=True):
-    """Change to objects for some of the clusters."""
+    """Rule of an override: a change to objects, for the clusters that the rule selects."""
 
     cluster_selector: Annotated[
         ClusterSelector | None,
@@ -108,7 +108,7 @@ class OverrideRule(Part, frozen=True):
 
 
 class OverridePolicy(Part, frozen=True):
-    """Changes to objects."""
+    """Rules of an override: the changes to objects, and for which clusters."""
 
     override_rules: Annotated[
         tuple[OverrideRule, ...],

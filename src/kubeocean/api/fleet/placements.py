@@ -74,7 +74,7 @@ class StatusReportingScope(StrEnum):
 
 
 class EnvelopeType(StrEnum):
-    """Kinds of object that contain manifests for members."""
+    """Kinds of objects that contain manifests for members."""
 
     CONFIG_MAP = "ConfigMap"
     CLUSTER_RESOURCE_ENVELOPE = "ClusterResourceEnvelope"
@@ -100,7 +100,7 @@ class ResourceSelector(Part, frozen=True):
     selection_scope: Annotated[
         str,
         field(
-            "What selecting a Namespace brings with it: everything in it, nothing else, or the"
+            "Objects that are placed with a selected Namespace: all objects in it, none, or the"
             " objects in it that the other selectors name.",
             defaulted=True,
             enum=SelectionScope,
@@ -135,7 +135,7 @@ _SELECTORS_RULES: Final = (
 
 
 class PlacementSpec(Part, frozen=True):
-    """Desired placement."""
+    """Spec of a placement: selected objects, policy and rollout strategy."""
 
     RULES: ClassVar[tuple[Json, ...]] = (
         rule("!has(oldSelf.policy) || has(self.policy)", "policy cannot be removed once set"),
@@ -246,7 +246,7 @@ class FailedPlacement(ResourceIdentifier, frozen=True):
 
 
 class PatchDetail(Part, frozen=True):
-    """Difference of one field between the member and the hub."""
+    """Field in which the object in the member differs from the hub's, with both values."""
 
     path: Annotated[str, field("JSON pointer of the field.", required=True)] = ""
     value_in_member: Annotated[str, field("Value in the member; absent if it has none.")] = ""
@@ -314,7 +314,7 @@ class ClusterPlacementStatus(Part, frozen=True):
 
 
 class PlacementStatus(Part, frozen=True):
-    """Observed placement."""
+    """Status of a placement: conditions, selected objects, and the state on each cluster."""
 
     selected_resources: Annotated[
         tuple[ResourceIdentifier, ...], field("Objects that are placed.")

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class PlacementType(StrEnum):
-    """How many clusters a placement picks."""
+    """How a placement picks clusters: all that match, a number of them, or by name."""
 
     PICK_ALL = "PickAll"
     PICK_N = "PickN"
@@ -51,21 +51,21 @@ class PropertyOperator(StrEnum):
 
 
 class SortOrder(StrEnum):
-    """Which end of a property's values is preferred."""
+    """Whether smaller or larger values of a property are preferred."""
 
     ASCENDING = "Ascending"
     DESCENDING = "Descending"
 
 
 class UnsatisfiableAction(StrEnum):
-    """Effects on a cluster that would violate a spread constraint."""
+    """Whether a cluster that would violate a spread constraint is rejected or only scored lower."""
 
     DO_NOT_SCHEDULE = "DoNotSchedule"
     SCHEDULE_ANYWAY = "ScheduleAnyway"
 
 
 class TolerationOperator(StrEnum):
-    """How a toleration compares with a taint."""
+    """How a toleration is compared with a taint."""
 
     EQUAL = "Equal"
     EXISTS = "Exists"
@@ -150,7 +150,7 @@ class ClusterAffinity(Part, frozen=True):
 
 
 class Affinity(Part, frozen=True):
-    """Rules for picking clusters."""
+    """Rules by which a placement picks clusters."""
 
     cluster_affinity: Annotated[
         ClusterAffinity | None, field("Clusters that the placement requires and prefers.")

@@ -60,7 +60,7 @@ V1ALPHA1: Final = "v1alpha1"
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Base of structs in an API object; `RULES` are CEL rules for each of their occurrences."""
+    """Base class of the structs of API objects; `RULES` are CEL rules of the struct's schema."""
 
     RULES: ClassVar[tuple[Json, ...]] = ()
 

@@ -61,7 +61,7 @@ class PolicySnapshotSpec(Part, frozen=True):
 
 
 class PolicySnapshotStatus(Part, frozen=True):
-    """Decisions of the scheduler."""
+    """Status of a policy snapshot: the decisions of the scheduler."""
 
     observed_crp_generation: Annotated[
         int, field("Generation of the placement that was scheduled.", required=True)
@@ -86,7 +86,7 @@ class PolicySnapshot(Object, frozen=True, gc=False, rename="camel", kw_only=True
 
 
 class ResourceSnapshotSpec(Part, frozen=True):
-    """Objects that a placement selected."""
+    """Spec of a resource snapshot: objects that a placement selected."""
 
     selected_resources: Annotated[
         tuple[EmbeddedObject, ...], field("The objects, in the order of placing.", required=True)
@@ -94,7 +94,7 @@ class ResourceSnapshotSpec(Part, frozen=True):
 
 
 class ResourceSnapshotStatus(Part, frozen=True):
-    """Observed state of a resource snapshot."""
+    """Status of a resource snapshot."""
 
     conditions: Annotated[Conditions, field("Conditions of the snapshot.")] = ()
 

@@ -68,7 +68,7 @@ class StageTaskType(StrEnum):
 
 
 class StageTask(Part, frozen=True):
-    """Something that a stage waits for."""
+    """Task that a stage of an update run waits for: an approval, or a time."""
 
     type: Annotated[str, field("Time or approval.", required=True, enum=StageTaskType)] = ""
     wait_time: Annotated[
@@ -94,7 +94,7 @@ _NO_WAIT_BEFORE: Final = rule(
 
 
 class Stage(Part, frozen=True):
-    """Clusters that are updated together."""
+    """Stage of an update run: clusters that are updated together."""
 
     name: Annotated[
         str, field("Name of the stage.", required=True, maxLength=63, pattern="^[a-z0-9]+$")
@@ -119,7 +119,7 @@ class Stage(Part, frozen=True):
     before_stage_tasks: Annotated[
         tuple[StageTask, ...],
         field(
-            "What the stage waits for before it begins.",
+            "Tasks that the stage waits for before it begins.",
             _APPROVAL_WITHOUT_TIME,
             _NO_WAIT_BEFORE,
             maxItems=1,
@@ -128,7 +128,7 @@ class Stage(Part, frozen=True):
     after_stage_tasks: Annotated[
         tuple[StageTask, ...],
         field(
-            "What the next stage waits for after all clusters of this one are updated.",
+            "Tasks that the next stage waits for after all clusters of this one are updated.",
             _APPROVAL_WITHOUT_TIME,
             _WAIT_WITH_TIME,
             maxItems=2,
@@ -137,7 +137,7 @@ class Stage(Part, frozen=True):
 
 
 class UpdateStrategySpec(Part, frozen=True):
-    """Stages of an update."""
+    """Stages of an update strategy."""
 
     stages: Annotated[
         tuple[Stage, ...], field("The stages, in order.", required=True, maxItems=31)
@@ -145,7 +145,7 @@ class UpdateStrategySpec(Part, frozen=True):
 
 
 class UpdateStrategy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Stages in which update runs update clusters."""
+    """Stages, in order, in which update runs update clusters."""
 
     spec: Annotated[UpdateStrategySpec, field("The stages.", required=True)] = UpdateStrategySpec()
 
@@ -162,7 +162,7 @@ def _transition(old: UpdateRunState, new: UpdateRunState) -> Json:
 
 
 class UpdateRunSpec(Part, frozen=True):
-    """Placement, snapshot and strategy of a run, and whether it runs."""
+    """Placement, resource snapshot and strategy of an update run, and whether it runs."""
 
     RULES: ClassVar[tuple[Json, ...]] = (
         rule(
@@ -207,7 +207,7 @@ class UpdateRunSpec(Part, frozen=True):
 
 
 class ClusterUpdateStatus(Part, frozen=True):
-    """Update of one cluster."""
+    """Progress of the update of one cluster."""
 
     cluster_name: Annotated[str, field("Name of the MemberCluster.", required=True)] = ""
     cluster_resource_override_snapshots: Annotated[
@@ -220,7 +220,7 @@ class ClusterUpdateStatus(Part, frozen=True):
 
 
 class StageTaskStatus(Part, frozen=True):
-    """State of something that a stage waits for."""
+    """State of a task that a stage of an update run waits for."""
 
     type: Annotated[str, field("Time or approval.", required=True, enum=StageTaskType)] = ""
     approval_request_name: Annotated[str, field("Name of the approval request.")] = ""
@@ -231,7 +231,7 @@ class StageTaskStatus(Part, frozen=True):
 
 
 class StageStatus(Part, frozen=True):
-    """Update of the clusters of one stage."""
+    """Progress of one stage of an update run, with the state of each cluster."""
 
     stage_name: Annotated[str, field("Name of the stage.", required=True)] = ""
     clusters: Annotated[
@@ -240,11 +240,11 @@ class StageStatus(Part, frozen=True):
     ] = ()
     before_stage_task_status: Annotated[
         tuple[StageTaskStatus, ...],
-        field("What the stage waits for before it begins.", maxItems=1),
+        field("Tasks that the stage waits for before it begins.", maxItems=1),
     ] = ()
     after_stage_task_status: Annotated[
         tuple[StageTaskStatus, ...],
-        field("What the next stage waits for.", maxItems=2),
+        field("Tasks that the next stage waits for.", maxItems=2),
     ] = ()
     start_time: Annotated[Time | None, field("Time when the stage began.")] = None
     end_time: Annotated[Time | None, field("Time when the stage ended.")] = None
@@ -252,7 +252,7 @@ class StageStatus(Part, frozen=True):
 
 
 class UpdateRunStatus(Part, frozen=True):
-    """Progress of a run."""
+    """Progress of an update run."""
 
     policy_snapshot_index_used: Annotated[
         str, field("Index of the policy snapshot that picked the clusters.")
@@ -289,14 +289,14 @@ class UpdateRun(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class ApprovalRequestSpec(Part, frozen=True):
-    """Run and stage that wait for approval."""
+    """Update run and stage that wait for an approval."""
 
     parent_stage_rollout: Annotated[str, field("Name of the run.", required=True)] = ""
     target_stage: Annotated[str, field("Name of the stage.", required=True)] = ""
 
 
 class ApprovalRequestStatus(Part, frozen=True):
-    """Answer to a request for approval."""
+    """Status of an approval request: whether a user has approved."""
 
     conditions: Annotated[
         Conditions, field("Approved, set by a user, and ApprovalAccepted, set by the run.")

@@ -35,7 +35,7 @@ class RolloutStrategyType(StrEnum):
 
 
 class ApplyStrategyType(StrEnum):
-    """How objects are written in a member cluster."""
+    """Types of apply: client-side apply, server-side apply, or only a report of differences."""
 
     CLIENT_SIDE_APPLY = "ClientSideApply"
     SERVER_SIDE_APPLY = "ServerSideApply"
@@ -50,14 +50,14 @@ class ComparisonOption(StrEnum):
 
 
 class WhenToApply(StrEnum):
-    """Whether an object that drifted is overwritten."""
+    """Whether an object that was changed in the member is overwritten."""
 
     ALWAYS = "Always"
     IF_NOT_DRIFTED = "IfNotDrifted"
 
 
 class WhenToTakeOver(StrEnum):
-    """Whether an object that existed before is taken over."""
+    """Whether an object that existed in the member before the placement is taken over."""
 
     ALWAYS = "Always"
     IF_NO_DIFF = "IfNoDiff"
@@ -219,7 +219,7 @@ class ReportBackStrategy(Part, frozen=True):
 
 
 class RolloutStrategy(Part, frozen=True):
-    """How changes reach the picked clusters."""
+    """Rollout strategy of a placement: how changes reach the picked clusters."""
 
     type: Annotated[
         str,
@@ -237,7 +237,7 @@ class RolloutStrategy(Part, frozen=True):
     ] = ApplyStrategy()
     delete_strategy: Annotated[
         DeleteStrategy,
-        field("What happens to placed objects when the placement is deleted.", only=(V1BETA1,)),
+        field("Whether placed objects are deleted together with the placement.", only=(V1BETA1,)),
     ] = DeleteStrategy()
     report_back_strategy: Annotated[
         ReportBackStrategy,

@@ -75,7 +75,7 @@ class WorkResourceIdentifier(Part, frozen=True):
 
 
 class DriftDetails(Part, frozen=True):
-    """Changes of an object in the member."""
+    """Changes that were made to a placed object in the member."""
 
     observation_time: Annotated[
         Time | None, field("Time of the last observation.", required=True)
@@ -105,7 +105,7 @@ class DiffDetails(Part, frozen=True):
 
 
 class BackReportedStatus(Part, frozen=True):
-    """Status of an object in the member."""
+    """Status of a placed object in the member, reported back to the hub."""
 
     observed_status: Annotated[
         AnyValue, field("apiVersion, kind and status of the object.", type="object")
@@ -116,7 +116,7 @@ class BackReportedStatus(Part, frozen=True):
 
 
 class ManifestCondition(Part, frozen=True):
-    """State of one manifest in the member."""
+    """State of one manifest of a Work in the member."""
 
     identifier: Annotated[WorkResourceIdentifier, field("The manifest.", required=True)] = (
         WorkResourceIdentifier()
@@ -136,7 +136,7 @@ class ManifestCondition(Part, frozen=True):
 
 
 class WorkStatus(Part, frozen=True):
-    """State of the manifests in the member."""
+    """Status of a Work: the state of its manifests in the member."""
 
     conditions: Annotated[
         Conditions,
@@ -162,13 +162,13 @@ class AppliedWorkSpec(Part, frozen=True):
 
 
 class AppliedResource(WorkResourceIdentifier, frozen=True):
-    """Object that was written for a Work."""
+    """Object in the member that was written for a Work."""
 
     uid: Annotated[str, field("UID of the object.")] = ""
 
 
 class AppliedWorkStatus(Part, frozen=True):
-    """Objects that were written for a Work."""
+    """Status of an AppliedWork: the objects in the member that were written for a Work."""
 
     applied_resources: Annotated[tuple[AppliedResource, ...], field("The objects.")] = ()
 

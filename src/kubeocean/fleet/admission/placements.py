@@ -124,7 +124,7 @@ def _problems(
 def _selectors_problems(
     spec: PlacementSpec, namespaced: Mapping[GroupVersionKind, bool | None]
 ) -> tuple[list[str], bool]:
-    """Return the problems of resource selectors, and whether the checks can go on.
+    """Return the problems of resource selectors, and whether further checks can be made.
 
     False: the hub does not serve a selected kind, so that nothing else can be checked.
     """

@@ -150,7 +150,7 @@ class Review:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReview("not an AdmissionReview: the body is not JSON") from None
         if envelope.api_version not in _API_VERSIONS or envelope.kind != _KIND:
-            raise BadReview("not an AdmissionReview: apiVersion or kind is another one")
+            raise BadReview("not an AdmissionReview: apiVersion or kind is wrong")
         if envelope.request is None or not envelope.request.uid:
             raise BadReview("not an AdmissionReview: request.uid is missing")
         return cls(envelope.api_version, envelope.request)

@@ -174,7 +174,7 @@ async def _decide(
     except BadReview as error:
         return denied(str(error)), "bad"
     except (KubeoceanError, TimeoutError) as error:
-        _log.error("Could not look up objects for a review", error=str(error))
+        _log.error("Could not read objects for an AdmissionReview", error=str(error))
         return denied(f"{request.written_kind.kind} {request.name} {_RETRY}"), "failed"
     return decision, "allowed" if decision.allowed else "denied"
 

@@ -1,4 +1,5 @@
-"""The agent of one member: joins, sends heartbeats, and leaves, as the hub asks for.
+"""The agent of one member: joins the fleet, sends heartbeats, and leaves, as the state of its
+InternalMemberCluster asks.
 
 While the state is Join, an applier writes the Works of the hub, and the agent writes one status
 each period: a heartbeat, whether `/readyz` of the member answered, and its properties. The
@@ -123,7 +124,9 @@ class MemberAgent:
     def _changed(
         self, old: InternalMemberCluster | None, new: InternalMemberCluster | None
     ) -> None:
-        """Requeue on a new generation; the agent's own status writes do not count."""
+        """Enqueue the InternalMemberCluster when its generation changes; status writes do not
+        count.
+        """
         if old is None or new is None or old.metadata.generation != new.metadata.generation:
             self.controller.enqueue(self._key)
 
@@ -225,7 +228,7 @@ class MemberAgent:
         except ConfigError as error:
             return report.failed_to_join(str(error))
         except Exception as error:  # heartbeats go on without an applier
-            _log.error("Failed to create applier", error=str(error), exc_info=error)
+            _log.error("Failed to create Work applier", error=str(error), exc_info=error)
             return report.failed_to_join(f"the applier could not be created: {error}")
         task = self._group.create_task(self._run_applier(applier))
         self._running = _RunningApplier(applier, task)
@@ -239,7 +242,7 @@ class MemberAgent:
             await applier.run()
         except Exception as raised:  # the next heartbeat starts another one
             error = str(raised) or type(raised).__name__
-            _log.error("Applier failed", error=error, exc_info=raised)
+            _log.error("Work applier failed", error=error, exc_info=raised)
         running = self._running
         if running is not None and running.applier is applier:
             running.error = error

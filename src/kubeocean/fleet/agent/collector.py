@@ -140,7 +140,7 @@ class Collector:
 
 
 async def _shielded(work: Callable[[], Awaitable[_T]]) -> _T | Exception:
-    """Return the result of `work`, or its exception, which must not end the task group."""
+    """Await `work` and return its result or its exception; raising would end the task group."""
     try:
         return await work()
     except Exception as error:

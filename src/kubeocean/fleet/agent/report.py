@@ -1,4 +1,4 @@
-"""The status that an agent writes to its InternalMemberCluster. Pure.
+"""Computes the status that an agent writes to its InternalMemberCluster. Pure.
 
 Status entries of other agents are kept. Properties that could not be collected stay as they were.
 """

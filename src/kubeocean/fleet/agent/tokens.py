@@ -45,13 +45,13 @@ class _TokenTimes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenLife:
-    """Times between which a token is valid."""
+    """Validity of a token: from when, and until when."""
 
     begin: datetime
     end: datetime
 
     def renew_in(self, now: datetime) -> float:
-        """Return the seconds until half of the life has passed."""
+        """Return the seconds until half of the token's life has passed."""
         middle = self.begin + (self.end - self.begin) / 2
         return (middle - now).total_seconds()
 
@@ -74,7 +74,7 @@ def token_life(token: str, now: datetime) -> TokenLife | None:
 
 
 def refused_credential(access: Access, now: datetime) -> str:
-    """Return which credential the hub refused, whether it has expired, and what to do."""
+    """Return a text about the credential that the hub refused, with the reason and a remedy."""
     end: datetime | None
     if access.token is not None:
         kind, life = "token", token_life(access.token.reveal(), now)

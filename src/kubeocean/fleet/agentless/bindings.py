@@ -139,7 +139,7 @@ class BindingMembers:
                 case BindingStep.DELETE:
                     assert member is not None
                     await self._client.delete(MEMBER_CLUSTERS, member.name, uid=member.uid)
-                    _audit.info("Asked binding to leave the fleet", binding=binding.name)
+                    _audit.info("Deleted member of binding", binding=binding.name)
         return Done()
 
     async def _create(self, binding: ClusterBinding) -> None:

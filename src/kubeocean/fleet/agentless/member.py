@@ -195,7 +195,7 @@ class AgentlessMember:
                 failures = 1 if lasted_s > _LONGEST_S else failures + 1
                 delay_s = jittered(backoff_s(failures, _FIRST_S, _LONGEST_S))
                 _log.error(
-                    "Failed to play member of the fleet",
+                    "Failed to run member agent of binding",
                     error=str(error),
                     retry_in_s=delay_s,
                     exc_info=None if isinstance(error, ApiError) else error,
@@ -213,7 +213,7 @@ class AgentlessMember:
                 await self._changed.wait()
             for task in tasks:
                 task.cancel()
-        _log.info("Stopped playing member of the fleet", member=self._parts.name)
+        _log.info("Stopped member agent of binding", member=self._parts.name)
 
     async def _record_identity(self) -> None:
         """Annotate the binding with the syncer's user name, so that the hub can grant it rights."""

@@ -498,7 +498,7 @@ def _is_other_spec(old: Untyped, new: Untyped) -> bool:
 
 
 def _is_final(outcomes: ManifestOutcomes, record: WorkRecord) -> bool:
-    """Whether every manifest has a result that changes only with its object.
+    """Whether the result of every manifest can change only when its object does.
 
     False with drifts or diffs: each pass updates the time of their observation.
     """

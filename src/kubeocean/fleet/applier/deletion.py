@@ -105,7 +105,7 @@ class WorkDeletion:
                 raise
             except KubeoceanError as error:
                 _log.warning(
-                    "Failed to change owner reference",
+                    "Failed to change owner reference of placed object",
                     kind=identifier.kind, namespace=identifier.namespace, name=identifier.name,
                     error=str(error),
                 )  # fmt: skip

@@ -146,7 +146,7 @@ def _answer(expression: str, obj: Json) -> bool | Problem:
 
 
 def _limit() -> None:
-    """Limit the memory of this process, and let signals of timers end it without a core dump."""
+    """Limit the memory of this process; a signal of its timer ends it without a core dump."""
     os.nice(_NICE)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

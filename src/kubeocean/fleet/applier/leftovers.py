@@ -66,7 +66,7 @@ def _placed(work: Json, applied_work: Json) -> Iterator[Identifier]:
 
 
 def _identified(stored: Json) -> Iterator[Identifier]:
-    """Yield the stored identifier if it leads to an object; not that of an undecodable manifest."""
+    """Yield the stored identifier of an object; none if the manifest could not be decoded."""
     identifier = Identifier.from_json(stored)
     if identifier.version and identifier.resource and identifier.name:
         yield identifier

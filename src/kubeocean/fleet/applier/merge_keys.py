@@ -158,7 +158,7 @@ def _reachable(roots: Iterable[str], types: Mapping[str, Mapping[str, Json]]) ->
 
 
 def _telling(types: Mapping[str, Mapping[str, Json]]) -> set[str]:
-    """Return the types with a field, directly or nested, that declares how it is merged."""
+    """Return the types that have a field, directly or nested, with a declared merge strategy."""
     telling: set[str] = set()
     while True:
         more = {

@@ -74,7 +74,7 @@ _Change: TypeAlias = Callable[[Json], Json | None]  # of an owner reference
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """Inputs of a pass that all manifests of a Work share."""
+    """Facts that all manifests of a Work share in one pass."""
 
     owner: Owner
     strategy: ApplyStrategy

@@ -23,8 +23,8 @@ The order of the rules, first match wins:
     IfNotDrifted, same manifest     compare; differences: FoundDrifts
     otherwise                       apply, client-side or server-side
 
-A reference to an AppliedWork whose Work is not in the member's namespace on the hub is stale (the
-member left the fleet and joined again): it counts as no owner and is removed.
+An owner reference to an AppliedWork whose Work is not in the member's namespace on the hub is stale
+(the member left the fleet and joined again): a stale reference counts as no owner and is removed.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ NextStep: TypeAlias = Compare | Adopt | Create | PatchObject | Apply | Keep | Fi
 
 
 def check_strategy(strategy: ApplyStrategy) -> None:
-    """Refuse an apply strategy with values of a newer API that this applier does not know.
+    """Refuse an apply strategy with values of a newer API that this applier does not support.
 
     :raises ConfigError: a value is not one that the API has.
     """
@@ -411,7 +411,9 @@ _FIRST_APPLY: Final = "before-first-apply"  # what a server lists for an object 
 
 
 def _is_managed_by_us_alone(live: Json) -> bool:
-    """Whether the applier is the only field manager, so that a forced apply hurts no other."""
+    """Whether the applier is the only field manager, so that a forced apply overwrites no other's
+    fields.
+    """
     entries = (live.get("metadata") or {}).get("managedFields") or ()
     return all(entry.get("manager") in (FIELD_MANAGER, _FIRST_APPLY) for entry in entries)
 

@@ -85,7 +85,7 @@ class Remembered:
 
 @dataclass(slots=True)
 class WorkRecord:
-    """State that the applier keeps of a Work between passes.
+    """State that the applier keeps of a Work between passes over its manifests.
 
     - `generation`: generation of the Work whose manifests the results are for.
     - `basis`: inputs that all results depend on besides manifest and object.

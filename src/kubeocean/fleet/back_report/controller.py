@@ -3,8 +3,8 @@
 A member reports the status of the objects that it applied in the status of their Work. If a
 placement asks for it and picks exactly one cluster, these statuses are written onto the objects
 that the placement selects. A status is written when the report changes, or when another object has
-the name; if somebody else writes the status in between, that is left alone until then: a controller
-of the hub that has its own view of the object would otherwise never rest.
+the name; a status that another program writes in between stays until then, because a controller of
+the hub that computes another status would otherwise overwrite it without end.
 
 Writes name UID and resourceVersion of the object that was read.
 """
@@ -224,7 +224,7 @@ class BackReports:
     def _due(
         self, record: _Record, reports: dict[Original, Report], errors: dict[Original, str]
     ) -> dict[Original, tuple[SelectedObject, Report]]:
-        """Return the originals whose status may have to be written, with their cached metadata."""
+        """Return the hub's objects whose status may need a write, with their cached metadata."""
         due: dict[Original, tuple[SelectedObject, Report]] = {}
         now = self._clock.monotonic()
         for original, report in reports.items():
@@ -271,7 +271,7 @@ class BackReports:
                     raise
                 error = _NO_STATUS if isinstance(refused, NotFound) else str(refused)
                 _log.warning(
-                    "Failed to write a reported status",
+                    "Failed to write reported status onto object of the hub",
                     object=str(original), work=str(report.work), error=error,
                 )  # fmt: skip
             record.written[original] = _Written(

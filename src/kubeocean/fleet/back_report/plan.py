@@ -96,7 +96,7 @@ class BackReport(NamedTuple):
     message: str
 
     def condition(self, placement: Placement, now: str) -> Condition:
-        """Return the condition of this generation of the placement."""
+        """Return the condition about back reports, for this generation of the placement."""
         type_, generation = condition_type(placement), placement.metadata.generation
         condition = Condition(
             type_, self.status, self.reason, self.message, observed_generation=generation
@@ -148,7 +148,7 @@ def reporting_binding(
 def reports_of(
     works: Iterable[CachedWork], cluster: str, selected: Collection[Original]
 ) -> dict[Original, Report]:
-    """Return the statuses that Works of the cluster report of selected objects.
+    """Return the statuses that Works of the cluster report for selected objects.
 
     Works of other clusters do not count, whatever binding their labels name.
     """
@@ -185,7 +185,7 @@ def not_on_one_cluster(count: int) -> BackReport:
 
 
 def result_of(reports: Collection[Original], errors: Mapping[Original, str]) -> BackReport:
-    """Return the result for statuses of which some could not be written."""
+    """Return the result of the back reports of a placement; `errors` are statuses not written."""
     if not errors:
         count = "1 object" if len(reports) == 1 else f"{len(reports)} objects"
         message = f"The status of {count} is written onto the hub's objects"

@@ -283,7 +283,7 @@ class MemberClusters:
             INTERNAL_MEMBER_CLUSTERS, internal.name, MergePatch(body), internal.namespace
         )
         self.caches.wrote(INTERNAL_MEMBER_CLUSTERS.kind, written)
-        _audit.info("Asked member to leave", member=member.name, uid=member.uid)
+        _audit.info("Asked member to leave the fleet", member=member.name, uid=member.uid)
         await self._report(member, internal)
         return Done()  # the event of this write leads to the next step
 

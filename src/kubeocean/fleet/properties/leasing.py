@@ -8,8 +8,8 @@
                                                  open, 31536000 (a year) if none ever closes
 
 All are quantities, so that selectors and sorters of placements work on them. A member that lends by
-no policy has none of them. Of several open windows the one that closes first counts: after it, less
-is lent than now.
+no policy has none of them. Of several open windows the one that closes first counts: after that
+window, less is lent than now.
 
 Each change of a property makes the scheduler evaluate placements again, so the seconds do not count
 down with each heartbeat: they are rounded down, to hours, near the end to minutes.

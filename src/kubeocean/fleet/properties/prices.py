@@ -70,7 +70,9 @@ class _PriceDocument(msgspec.Struct):
 def _price(written: Any, field: str) -> Fraction:
     if isinstance(written, int | Fraction) and not isinstance(written, bool) and written >= 0:
         return Fraction(written)
-    raise ConfigError("must be a price in dollars", field=f"prices.{field}", value=str(written))
+    raise ConfigError(
+        "must be a positive number of US dollars", field=f"prices.{field}", value=str(written)
+    )
 
 
 def _list(**dollars: str) -> dict[str, Fraction]:

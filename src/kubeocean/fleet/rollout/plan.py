@@ -5,9 +5,9 @@ With T clusters wanted,
     deletions and updates now  = |ready| - |ready and being deleted| - (T - maxUnavailable)
     new clusters now           = (T + maxSurge) - |can become ready|
 
-Failed bindings are updated regardless of the limits: they cannot become worse. Then Unscheduled
-bindings are deleted, then other bindings are updated, until the first number is used up.
-Candidates are taken in the order of their names.
+Failed bindings are updated regardless of the limits, because they are not available anyway. Then
+Unscheduled bindings are deleted, then other bindings are updated, until the first number is used
+up. Candidates are taken in the order of their names.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def release_patch(binding: Binding, release: Release, strategy: ApplyStrategy) -
 
 
 def release_spec(release: Release, strategy: ApplyStrategy) -> Json:
-    """Return the part of a binding's spec that a release sets."""
+    """Return the fields of a binding's spec that a release sets."""
     return {
         "state": str(BindingState.BOUND),
         "resourceSnapshotName": release.snapshot,
@@ -167,7 +167,7 @@ def release_spec(release: Release, strategy: ApplyStrategy) -> Json:
 
 
 def strategy_spec(strategy: ApplyStrategy) -> Json:
-    """Return an apply strategy for a merge patch that removes all fields of an earlier one."""
+    """Return an apply strategy for a merge patch; optional fields that are not set are null."""
     return {
         "allowCoOwnership": None,
         "serverSideApplyConfig": None,

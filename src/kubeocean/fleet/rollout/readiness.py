@@ -36,7 +36,9 @@ _CAN_FAIL: Final = (OVERRIDDEN, WORK_SYNCHRONIZED, APPLIED, AVAILABLE)
 
 
 class Readiness(NamedTuple):
-    """Whether a binding is ready; `wait_s`: seconds until it counts as ready without an event."""
+    """Whether a binding is ready; `wait_s`: seconds until the binding counts as ready without an
+    event.
+    """
 
     ready: bool
     wait_s: float | None = None

@@ -300,7 +300,7 @@ def _policy_marks(snapshot: PolicySnapshot) -> tuple[object, ...]:
 
 
 def _farewell(placement: Placement, binding: Binding) -> Json | None:
-    """Return the patch of a binding before its deletion; None if nothing changes.
+    """Return the patch that prepares a binding for its deletion; None if nothing changes.
 
     The scheduler's finalizer is dropped. The placement's delete propagation is copied to an
     annotation: the placement may be gone when the Works of the binding are deleted.

@@ -33,7 +33,7 @@ class Trigger(Enum):
 
 
 def trigger(old: MemberView | None, new: MemberView | None, now: datetime) -> Trigger:
-    """Return which placements the change of a cluster concerns; None: it does not exist."""
+    """Return which placements the change of a cluster concerns; None stands for no cluster."""
     if new is None:
         return Trigger.NONE if old is None else Trigger.GONE
     # A new cluster is never eligible: its agent has not joined.

@@ -2,8 +2,8 @@
 
 The discovery of an API server may be incomplete while the server starts, or while an aggregated
 server does not answer. A kind that is briefly missing in discovery must not look as if all of its
-objects were deleted: it counts as gone only if its CustomResourceDefinition or its APIService is
-gone.
+objects were deleted: such a kind counts as gone only if its CustomResourceDefinition or its
+APIService is gone.
 """
 
 from __future__ import annotations

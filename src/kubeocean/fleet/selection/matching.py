@@ -54,7 +54,7 @@ def _content_marks(obj: Untyped) -> tuple[object, ...]:
 
 
 def with_digest(obj: Untyped) -> Untyped:
-    """Return an object for the cache, with a digest in the place of its annotations."""
+    """Return an object for the cache, whose annotations are replaced by a digest."""
     placed = {
         name: value for name, value in obj.annotations.items() if name not in UNPLACED_ANNOTATIONS
     }

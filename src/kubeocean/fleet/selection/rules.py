@@ -71,7 +71,7 @@ class ApiFilter:
         """
         if skipped and allowed:
             raise ConfigError(
-                "excludes skipped-propagating-apis: give one of the two",
+                "cannot be set together with --skipped-propagating-apis; set one of the two",
                 field="allowed-propagating-apis",
                 value=allowed,
             )

@@ -86,7 +86,7 @@ def _kind(selector: Json) -> GroupVersionKind:
 
 
 def _which(selector: Json) -> tuple[str, LabelSelector]:
-    """Return the name and the label selector of a resource selector; neither: every object."""
+    """Return the name ("" if none) and the label selector of a resource selector."""
     if name := selector.get("name"):
         return name, EVERYTHING
     labels = selector.get("labelSelector")

@@ -230,7 +230,9 @@ class Snapshots:
     async def ensure_resources(
         self, placement: Placement, content: SelectedContent, delays: Delays
     ) -> Outcome:
-        """Make the latest group of resource snapshots hold `content`, after the delays."""
+        """Create resource snapshots with `content` unless the latest group has it; wait for the
+        delays.
+        """
         caches = self._caches.resource_snapshots
         resource = caches.informers[1 if placement.namespace else 0].scope.resource
         plan = plan_resources(
@@ -310,7 +312,8 @@ def selected_namespace(placement: Placement) -> str:
 
 
 def _check_namespace(placement: Placement) -> None:
-    """Refuse to move a placement whose status is mirrored into a namespace to another one.
+    """Refuse that a placement whose status is mirrored into its namespace selects another
+    namespace.
 
     :raises ConfigError: the placement selects another namespace than before.
     """

@@ -157,7 +157,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long changes of selected objects are collected before new resource snapshots."""
+    """How long changes of selected objects are collected before resource snapshots are created."""
 
     collection: timedelta = timedelta()
     interval: timedelta = timedelta()  # between two groups of snapshots

@@ -110,7 +110,7 @@ def _unknown(step: Step) -> Judgement:
 
 
 def _held(binding: Binding, step: Step) -> Judgement:
-    """Return the state of a step for a binding that has an older release than the latest."""
+    """Return the state of a step for a binding whose release is older than the latest."""
     generation = binding.metadata.generation
     started = fresh(binding.status.conditions, ROLLOUT_STARTED.name, generation)
     if step is ROLLOUT_STARTED and started is not None and started.status == "False":

@@ -95,9 +95,9 @@ class Works:
     # Events
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
-        """Enqueue the bindings of a placement whose Works get another strategy for reports.
+        """Enqueue the bindings of a placement whose `reportBackStrategy` changed.
 
-        All other settings of Works are part of the bindings.
+        Works contain that strategy; all other settings of Works are copied from the bindings.
         """
         if old is None or new is None or _report_back_of(old) == _report_back_of(new):
             return

@@ -1,8 +1,8 @@
 """Report on a binding: computes its status from the status of its Works.
 
 A condition of a Work counts if it is about the Work's present generation. Programs other than
-Kubeocean's agent may write it, with reasons of their own. Lists of single objects are reported only
-if all Works of the binding have been processed.
+Kubeocean's agent may write such conditions, with reasons of their own. Lists of single objects are
+reported only if all Works of the binding have been processed.
 """
 
 from __future__ import annotations

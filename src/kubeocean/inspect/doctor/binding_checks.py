@@ -78,13 +78,13 @@ def _check_secret(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
 
 
 def _check_reach(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Check that the worker answers this machine and its syncer."""
+    """Check that the worker answers this machine, and that it answers its syncer."""
     if worker.state in _NO_ANSWER:
-        remedy = "see whether the worker's API server runs, and can be reached from here"
+        remedy = "check that the worker's API server runs, and can be reached from this machine"
         yield Finding(Severity.ERROR, _about(worker), worker.message, remedy, check="worker")
     connected = find_condition(worker.binding.status.conditions, conditions.CONNECTED)
     if connected is not None and connected.status == "False":
-        remedy = "see whether it can be reached from where the syncer runs"
+        remedy = "check that the worker can be reached from the node of the syncer's pod"
         yield Finding(Severity.ERROR, _about(worker), connected.message, remedy, check="worker")
     require(worker.access)
 
@@ -103,7 +103,7 @@ def _check_namespace(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fin
     """Check that the mount namespace exists."""
     if not require(worker.namespace):
         name = worker.binding.spec.mount_namespace
-        message = f"namespace {name} does not exist in the worker: pods have no place"
+        message = f"namespace {name} does not exist in the worker: pods cannot be created"
         join = join_command(worker.binding, domain=snapshot.domain)
         remedy = f"kubectl create namespace {name} in the worker, or {join}"
         yield Finding(Severity.ERROR, _about(worker), message, remedy, check="mount namespace")
@@ -117,7 +117,7 @@ def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
     if missing := require(worker.missing):
         message = f"its credential may not {few(missing, separator='; ')}"
         join = join_command(worker.binding, domain=snapshot.domain)
-        remedy = f"what is declared is granted by: {join}"
+        remedy = f"grant the declared rights with: {join}"
         yield Finding(Severity.ERROR, _about(worker), message, remedy, check="rights")
     if excess := require(worker.excess):
         message = f"its credential may {few(excess, separator='; ')}, which it does not need"
@@ -164,8 +164,8 @@ def _check_kubelets(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
         return
     name = naming.proxier_deployment(worker.binding.spec.cluster_id, snapshot.domain)
     if not has_flag(require(snapshot.deployments).get(name), "--metrics-enabled", "false"):
-        message = "kubelets are shown its own token when they are asked for metrics"
-        message += ", so whoever is root on a node has all its rights"
+        message = "the proxier sends the binding's own token to kubelets for reading metrics"
+        message += ", so root on a node has all rights of that token"
         remedy = f"an account for metrics is created by: {join_command(worker.binding)}"
         yield Finding(Severity.WARNING, _about(worker), message, remedy, check="kubelets")
 
@@ -212,7 +212,7 @@ def _check_token(about: str, token: str, now: datetime, remedy: str) -> Iterator
     elif now >= validity.ends:
         yield from _check_end("token", about, validity.ends, now, remedy)
     elif due(validity.begins, validity.ends, now):
-        message = f"it ends at {text_of(validity.ends)}; it is time for another"
+        message = f"it ends at {text_of(validity.ends)}; renew it"
         yield Finding(Severity.WARNING, about, message, remedy, check="token")
 
 
@@ -263,7 +263,7 @@ def _check_policies(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
 def _check_holder(
     policy: ResourceLeasingPolicy, about: str, names: set[str], snapshot: Snapshot
 ) -> Iterator[Finding]:
-    """Check that no policy has our finalizer for a binding that does not exist."""
+    """Check that no policy has Kubeocean's finalizer for a binding that does not exist."""
     if holder := gone_holder(policy, names, snapshot.domain):
         finalizer = snapshot.domain.finalizer_policy
         message = f"finalizer {finalizer} is of binding {holder}, which does not exist"
@@ -278,7 +278,7 @@ def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
         severity = Severity.WARNING if unclear else Severity.ERROR
         remedy = f"kubeocean repair --cluster-binding-name {worker.name}"
         if each.problem is DifferenceKind.UNPROVEN:
-            remedy = "ask who created it; delete it in the worker if it is used by nothing"
+            remedy = "find its creator; delete it in the worker if nothing uses it"
         about = f"{_about(worker)}, {each.subject}"
         yield Finding(severity, about, each.message, remedy, check="orphans")
 
@@ -291,7 +291,7 @@ def _check_privileges(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fi
     if allowed:
         message = f"pods may use {', '.join(allowed)} on the worker's machines"
         settings = ", ".join(f"{each}: {Privilege.DENY}" for each in allowed)
-        remedy = f"spec.podPrivileges: {{{settings}}}, but for what pods need"
+        remedy = f"spec.podPrivileges: {{{settings}}}, except those that pods need"
         yield Finding(Severity.WARNING, _about(worker), message, remedy, check="privileges")
 
 

@@ -165,9 +165,9 @@ def _check_accounts(snapshot: Snapshot) -> Iterator[Finding]:
             message = f"it may not {few(lacks, separator='; ')}: its programs cannot work"
         else:
             continue
-        remedy = "kubeocean install grants what is declared"
+        remedy = "kubeocean install grants the declared rights"
         if name in of_bindings:
-            remedy += "; the manager binds the account to its roles, and its log says why not"
+            remedy += "; the manager binds the account to its roles, and its log shows why not"
         yield Finding(Severity.ERROR, about, message, remedy, check="accounts")
 
 
@@ -197,7 +197,7 @@ def _pod_trouble(pod: Json, now: datetime) -> tuple[str, bool]:
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False":
-        why = scheduled.get("message") or scheduled.get("reason") or "the scheduler does not say"
+        why = scheduled.get("message") or scheduled.get("reason") or "the scheduler gives no reason"
         return f"no node takes it: {why}", False
     for container in status.get("containerStatuses") or ():
         if trouble := _container_trouble(container, now):

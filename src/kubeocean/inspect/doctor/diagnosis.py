@@ -18,8 +18,8 @@ __all__ = ["Diagnosis", "diagnose", "document", "page"]
 class Diagnosis:
     """The findings of all checks of doctor that were made.
 
-    `not_made` names the checks of which a part could not be read; `unread` says which reads failed,
-    and why.
+    `not_made` are the names of checks that need a part which could not be read; `unread` are the
+    failed reads, with the reasons.
     """
 
     findings: tuple[Finding, ...]
@@ -63,7 +63,7 @@ def diagnose(snapshot: Snapshot) -> Diagnosis:
 def _make(check: Iterator[Finding], findings: list[Finding]) -> bool:
     """Run a check and add its findings to `findings`; False if a part was not read.
 
-    Findings before that part are kept.
+    Findings that the check made before it needed that part are kept.
     """
     try:
         for finding in check:

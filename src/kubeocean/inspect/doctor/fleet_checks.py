@@ -114,7 +114,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _check_placements(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
-    """Check that placements do not remain in one step, and are deleted when they should be."""
+    """Check that no placement remains in one step or in its deletion for too long."""
     unseen = require(fleet.unseen)
     for placement in require(fleet.placements):
         about = f"placement {placement.key}"

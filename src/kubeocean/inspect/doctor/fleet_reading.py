@@ -71,7 +71,7 @@ async def _is_served(client: Client, resource: Resource[Any]) -> bool:
 
 
 async def _definitions(client: Client) -> dict[str, Json | None]:
-    """Return the CustomResourceDefinitions of a hub as the server has them.
+    """Return the CustomResourceDefinitions of a hub as its API server stores them.
 
     :raises ApiError: one of them cannot be read.
     """

@@ -89,8 +89,8 @@ DANGERS: Final = (
 class DoctorReader(SnapshotReader):
     """Reads everything that the checks of doctor need.
 
-    A suspicion needs two reads, with `pause_s` seconds between them. `management` is the cluster in
-    which our programs run, if another than the computing cluster.
+    Objects that seem to be left over are read twice, with `pause_s` seconds between the reads.
+    `management` is the cluster in which our programs run, if another than the computing cluster.
     """
 
     def __init__(
@@ -193,7 +193,8 @@ class DoctorReader(SnapshotReader):
         return replace(snapshot, unread=unread)
 
     async def _programs(self, recorded: str) -> Client | NotRead:
-        """Return the cluster in which our programs run; `recorded` is that of the installation.
+        """Return the cluster in which our programs run; `recorded` is the management cluster that
+        the installation records.
 
         :raises ConfigError: the given management cluster is not the recorded one.
         """
@@ -372,7 +373,7 @@ class DoctorReader(SnapshotReader):
         return candidates & left_over_policies(again, bindings_again, ids, self.domain)
 
     async def _tls(self, binding: ClusterBinding) -> dict[str, bytes]:
-        """Return the proxier's certificate, by its Secret; empty before the proxier has started."""
+        """Return the proxier's certificate from its Secret; empty if there is no Secret yet."""
         domain, annotations = self.domain, binding.annotations
         name = annotations.get(domain.logs_proxy_secret_name)
         namespace = annotations.get(domain.logs_proxy_secret_namespace)
@@ -394,7 +395,7 @@ class DoctorReader(SnapshotReader):
     async def _differences(
         self, worker: Client, ids: Ids, mount: str, skipped: list[NotRead]
     ) -> tuple[Difference, ...]:
-        """Return the differences that two comparisons show: one alone may be a change under way."""
+        """Return the differences that two comparisons show; one may be a change in progress."""
         clusters = ClusterSnapshot(
             self.computing, worker, ids=ids, mount_namespace=mount, domain=self.domain
         )

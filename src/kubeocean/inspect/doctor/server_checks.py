@@ -45,7 +45,7 @@ def compare_definitions(
             message = f"the definition {name} is not served"
             yield Finding(Severity.ERROR, about, message, remedy, check=check)
         if lacks := sorted(_fields(shipped[name]) - _fields(installed)):
-            message = f"the definition {name} is an older one: it does not know {few(lacks)}"
+            message = f"the definition {name} is of an older version: it lacks {few(lacks)}"
             yield Finding(Severity.ERROR, about, message, remedy, check=check)
 
 
@@ -84,5 +84,5 @@ def check_clock(check: str, about: str, server: ServerSnapshot) -> Iterator[Find
     direction = "ahead of" if seconds > 0 else "behind"
     message = f"its clock is {abs(seconds):.0f} s {direction} this machine's"
     severity = Severity.ERROR if abs(skew) >= _HARMFUL else Severity.WARNING
-    remedy = "set both clocks by NTP: windows go by them"
+    remedy = "set both clocks by NTP: time windows depend on them"
     yield Finding(severity, about, message, remedy, check=check)

@@ -74,7 +74,7 @@ def _draining(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
     reasons = [f"it is held by the finalizers {held}"]
     if details.binding.problem:
         reasons.append(f"its worker cannot be read: {details.binding.problem}")
-    remedy = f"kubeocean leave {binding.name} --force gives up what cannot be confirmed"
+    remedy = f"kubeocean leave {binding.name} --force deletes it without confirmation"
     return Answer(ExplanationRule.DRAINING, verdict, tuple(reasons), (remedy,))
 
 
@@ -127,7 +127,7 @@ def _powerless(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None
         return Answer(ExplanationRule.RIGHTS, verdict, reasons, (join_command(worker.binding),))
     if worker.namespace is False:
         mount = details.binding.mount
-        verdict = f"namespace {mount} does not exist in the worker: pods have no place"
+        verdict = f"namespace {mount} does not exist in the worker: pods cannot be created"
         remedy = f"create it, or {join_command(worker.binding)}"
         return Answer(ExplanationRule.NO_NAMESPACE, verdict, remedies=(remedy,))
     return None
@@ -175,7 +175,7 @@ def _unfinished(details: BindingDetails, worker: WorkerSnapshot) -> Answer | Non
 
 def _unread(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
     parts = (worker.missing, worker.namespace, details.others, details.nodes, details.rollouts)
-    return not_read(parts, "no problem shows, but not everything could be read")
+    return not_read(parts, "no problem was found, but not everything could be read")
 
 
 def _works(details: BindingDetails) -> Answer:

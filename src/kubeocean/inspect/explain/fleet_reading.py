@@ -1,4 +1,4 @@
-"""Reads a placement, a Work or a member of a fleet from the hub, with what explains its state."""
+"""Reads a placement, a Work or a member from the hub, with the objects that explain its state."""
 
 from __future__ import annotations
 

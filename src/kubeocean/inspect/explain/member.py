@@ -77,7 +77,7 @@ def explain_member(details: MemberDetails) -> Explanation:
 
 
 def silence(member: MemberCluster, now: datetime) -> str:
-    """Return a text about when a member's agent stopped its heartbeats; empty if it did not."""
+    """Return a text about when a member's heartbeats stopped; empty if they have not."""
     return _silence(member.status, _threshold(member), now)
 
 

@@ -70,22 +70,22 @@ _WHYS: Final = {
     StepReason.NOT_FORCED: "stays until it ends by itself: the policy does not force",
     StepReason.GRACE: "has until {at}",
     StepReason.TOLERATES_FOR_NOW: "tolerates the taint until {at}",
-    StepReason.UNREACHABLE: "is not touched while the worker does not answer",
+    StepReason.UNREACHABLE: "is neither evicted nor deleted while the worker does not answer",
     StepReason.PACE: "waits until {at}: the policy limits evictions per minute",
     StepReason.BUDGET: "is held by a disruption budget",
     StepReason.RETRY: "is tried again at {at}",
     StepReason.DUE: "is evicted as soon as disruption budgets allow, at latest at {deadline}",
-    StepReason.DEADLINE: "is deleted now, whatever protects it",
+    StepReason.DEADLINE: "is deleted now, regardless of disruption budgets",
     StepReason.TERMINATING: "is terminating",
-    StepReason.UNCONFIRMED: "is given up: its end is not confirmed",
+    StepReason.UNCONFIRMED: "is not waited for any more: its end is not confirmed",
 }
 
 
 _PHASES: Final = {
     ReclaimPhase.LENT: "it is lent",
     ReclaimPhase.COOLING: "it is lent again, and cools down",
-    ReclaimPhase.NOTICE: "pods were given notice",
-    ReclaimPhase.HELD: "pods are not made to leave",
+    ReclaimPhase.NOTICE: "the grace period of its pods has begun",
+    ReclaimPhase.HELD: "pods stay until they end, none is evicted",
     ReclaimPhase.EVICTING: "pods are being evicted",
     ReclaimPhase.FORCING: "the deadline is over: pods are being deleted",
     ReclaimPhase.RECLAIMED: "it is free",
@@ -137,7 +137,7 @@ def _without_worker(node: NodeSnapshot) -> Answer | None:
         missing = not_read(
             (node.pnode, *node.searched), "it was not found, and not everything could be searched"
         )
-        verdict = "there is no such node, neither here nor in a worker"
+        verdict = "there is no such node, neither in the computing cluster nor in a worker"
         return missing or Answer(ExplanationRule.NOT_FOUND, verdict)
     domain = binding.domain
     if node.virtual is not None and node.virtual.labels.get(domain.managed_by) != domain.product:
@@ -158,14 +158,14 @@ def _without_worker(node: NodeSnapshot) -> Answer | None:
 
 
 def silent_worker(binding: BindingSnapshot, consequence: str) -> Answer:
-    """Return the answer that the worker of a binding cannot be read."""
+    """Return the answer for a node or pod whose worker cluster cannot be read."""
     assert binding.binding is not None
     verdict = f"the worker of binding {binding.name} cannot be read; {consequence}"
-    reasons = [f"asked for the worker now: {binding.problem}"]
+    reasons = [f"reading the worker failed just now: {binding.problem}"]
     connected = find_condition(binding.binding.status.conditions, CONNECTED)
     if connected is not None and connected.status != "True":
-        reasons.append(f"the syncer says: {connected.message}")
-    remedy = "an API server of the worker that runs, and answers here"
+        reasons.append(f"the syncer reports: {connected.message}")
+    remedy = "a running API server of the worker, which answers this machine"
     return Answer(ExplanationRule.WORKER_UNREAD, verdict, tuple(reasons), (remedy,))
 
 
@@ -381,7 +381,7 @@ def syncer_text(binding: BindingSnapshot) -> str:
         return "no syncer of this binding has an election lease"
     renewed = instant_of(election.spec.renew_time)
     since = f"renewed {age(renewed, now)}" if renewed is not None else "never renewed"
-    leads = "leads" if is_fresh(election, now) else "led, and is silent now"
+    leads = "leads" if is_fresh(election, now) else "led, and does not renew its lease any more"
     return f"syncer {election.spec.holder_identity or '(none)'} {leads}: its lease was {since}"
 
 

@@ -144,7 +144,7 @@ def limits_absent_resource(binding: BindingSnapshot, pnode: Node) -> bool:
 def _unknown_limits(
     node: NodeSnapshot, parsed: ParsedPolicy, selector: NodeSelector | None
 ) -> tuple[str, ...] | None:
-    """Return the resources of limits that no selected node has; None if nodes were not read."""
+    """Return limited resources that no selected node has; None if nodes were not read."""
     nodes = node.worker_nodes
     own = (node.physical,) if node.physical is not None else ()
     resources: set[str] = set()

@@ -370,7 +370,7 @@ def _fitting_verdict(snapshot: PodSnapshot, filtered: FilteredNodes) -> tuple[st
         verdict = f"it fits on {names}, and waits for the scheduler of the computing cluster"
         return verdict, ("a scheduler that is at work",)
     verdict = (
-        f"it is pending: nothing of ours keeps it off {names}, the scheduler has other reasons"
+        f"it is pending: Kubeocean does not keep it off {names}, the scheduler has other reasons"
     )
     return verdict, ("see the scheduler's message: volumes, ports and other pods count, too",)
 
@@ -391,7 +391,7 @@ def _reasons(snapshot: PodSnapshot, filtered: FilteredNodes) -> list[str]:
     reasons.append(f"{_count(filtered)}{steps}")
     scheduled = find_condition(pod.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status != "True":
-        reasons.append(f"the scheduler says: {scheduled.message or scheduled.reason}")
+        reasons.append(f"the scheduler reports: {scheduled.message or scheduled.reason}")
     return reasons
 
 

@@ -98,7 +98,7 @@ def _answer(placement: Placement) -> Answer:
     status = placement.status
     scheduled = find_condition(status.conditions, f"{prefix}{SCHEDULED.name}")
     if scheduled is None or scheduled.observed_generation != placement.metadata.generation:
-        verdict = "the hub has not looked at its present spec yet"
+        verdict = "the hub has not reported on its present spec yet"
         remedy = "a running `kubeocean fleet hub`"
         return Answer(ExplanationRule.SCHEDULE_PENDING, verdict, remedies=(remedy,))
     if scheduled.reason == PlacementReason.INVALID_SELECTORS:
@@ -119,7 +119,7 @@ def _answer(placement: Placement) -> Answer:
     if scheduled.status == "False":
         lacking = len(status.placement_statuses) - len(picked)
         verdict = f"it is on {len(picked)} of {len(picked) + lacking} wanted clusters or more"
-        remedy = "clusters that match spec.policy; the section below tells why others do not"
+        remedy = "clusters that match spec.policy; the section below shows why others do not"
         return Answer(ExplanationRule.TOO_FEW_CLUSTERS, verdict, (scheduled.message,), (remedy,))
     if not picked:
         verdict = "it is complete, and its policy picks no cluster"
@@ -140,7 +140,7 @@ def _first_problem(entry: ClusterPlacementStatus) -> str:
     bad = next((each for each in entry.conditions if each.status != "True"), None)
     if bad is None:
         return ""
-    return f"{entry.cluster_name or 'a cluster that is lacking'}: {_line(bad)}"
+    return f"{entry.cluster_name or 'a missing cluster'}: {_line(bad)}"
 
 
 def _clusters(details: PlacementDetails) -> tuple[str, ...]:

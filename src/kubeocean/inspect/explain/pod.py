@@ -245,7 +245,7 @@ def _stays(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     owner = controller_of(pod)
     reasons = (_reported_text(pod),)
     if pod.namespace in snapshot.domain.system_namespaces:
-        verdict = f"it does not run in the worker: pods of namespace {pod.namespace} stay here"
+        verdict = f"it does not run in the worker: pods of namespace {pod.namespace} never do"
         return Answer(ExplanationRule.STAYS_ABOVE, verdict, reasons)
     kind = owner.kind if owner is not None else ""
     verdict = f"it does not run in the worker: it is a {kind}'s, and those are for real nodes"
@@ -322,7 +322,7 @@ def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     binding = _node(snapshot).binding
     refused = find_condition(pod.status.conditions, POD_CREATED)
     message = refused.message if refused is not None else ""
-    reasons = (f"the syncer says: {message}",) if message else ()
+    reasons = (f"the syncer reports: {message}",) if message else ()
     if snapshot.absent:
         absent = few(snapshot.absent)
         verdict = f"it is pending: it refers to {absent}, which does not exist"
@@ -360,7 +360,7 @@ def _awaited(node: NodeSnapshot) -> Answer:
     reasons, name = (*heartbeat_text(node), syncer_text(node.binding)), node.binding.name
     if isinstance(node.heartbeat, NotRead) or is_fresh(node.heartbeat, node.binding.now):
         verdict = f"it is being created in worker {name}, which has not refused it"
-        return Answer(ExplanationRule.STARTS, verdict, reasons, ("a second or two",))
+        return Answer(ExplanationRule.STARTS, verdict, reasons, ("wait a second or two",))
     verdict = f"it is pending: the syncer of binding {name} is not at work"
     return Answer(ExplanationRule.SYNCER_SILENT, verdict, reasons, (syncer_logs(node.binding),))
 

@@ -156,7 +156,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation why an object is in its state."""
+    """Explanation of an object's state: verdict, rule, reasons and remedies."""
 
     about: str
     rule: ExplanationRule

@@ -66,7 +66,7 @@ class BindingSnapshot:
         worker = self.present
         if worker is None or worker.state is WorkerState.ANSWERED:
             return ""
-        return worker.message or "it was not asked"
+        return worker.message or "it was not read"
 
     @property
     def mount(self) -> str:
@@ -158,7 +158,9 @@ class PodSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSnapshot:
-    """The Deployment of a program of a binding."""
+    """Rollout of the Deployment of a binding's syncer or proxier: its state, and whether it is
+    done.
+    """
 
     name: str
     message: str

@@ -1,7 +1,6 @@
 """Progress of placements, bindings, Works and manifests: the first step that is not complete. Pure.
 
-A condition about an older generation says nothing about the present one, so it counts as not
-reported.
+A condition about an older generation counts as not reported.
 """
 
 from __future__ import annotations

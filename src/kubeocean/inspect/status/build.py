@@ -285,7 +285,8 @@ def _health(
     strays: Sequence[str],
     snapshot: Snapshot,
 ) -> InstallationHealth:
-    """Return the health of an installation; `strays` are virtual nodes without a binding.
+    """Return the health of an installation; `strays` are virtual nodes whose binding does not
+    exist.
 
     Parts that the user may not read, and workers that only this machine does not reach, are notes:
     the syncer reports whether a worker answers. Without the nodes or the pods, an installation is
@@ -369,7 +370,7 @@ def _pod_findings(cluster: ClusterView) -> Iterator[Finding]:
     if pods.late:
         message = f"{some('late')} behind for minutes: neither started nor removed as it should be"
         yield Finding(Severity.ERROR, name, f"{message}; kubeocean doctor {name}")
-    why = "kubeocean explain pod says why"
+    why = "kubeocean explain pod shows why"
     if pods.refused:
         message = f"{some('refused')} could not be created in the worker; {why}"
         yield Finding(Severity.NOTE, name, message)
@@ -382,7 +383,7 @@ def _pod_findings(cluster: ClusterView) -> Iterator[Finding]:
 
 
 def _some(count: int, names: Sequence[str]) -> str:
-    """Return a number of pods as text, with the names of the first few."""
+    """Return a number of pods as text, with the names of the first pods."""
     more = f" and {count - len(names)} more" if count > len(names) else ""
     return f"{counted(count, 'pod')} ({', '.join(names)}{more})"
 
@@ -405,17 +406,17 @@ def _binding_problems(cluster: ClusterView) -> Iterator[str]:
 def _worker_findings(cluster: ClusterView) -> Iterator[Finding]:
     name, worker, reported = cluster.name, cluster.worker, cluster.connection.state
     if worker.state is WorkerState.SILENT and reported is ConnectionState.CONNECTED:
-        message = "the worker does not answer us; its syncer says that it does"
+        message = "the worker does not answer this machine, but answers its syncer"
         yield Finding(Severity.NOTE, name, f"{message}: {worker.message}")
     elif worker.state in _NO_ANSWER and reported is ConnectionState.NOT_CONNECTED:
         return  # the syncer's report is among the problems of the binding
     elif worker.state is WorkerState.SILENT:
-        message = f"the worker does not answer us: {worker.message}"
+        message = f"the worker does not answer this machine: {worker.message}"
         yield Finding(Severity.ERROR, name, message)
     elif worker.state in (WorkerState.REFUSED, WorkerState.UNUSABLE):
         yield Finding(Severity.ERROR, name, f"the worker cannot be read: {worker.message}")
     elif worker.message:  # the Secret could not be read
-        yield Finding(Severity.NOTE, name, f"the worker was not asked: {worker.message}")
+        yield Finding(Severity.NOTE, name, f"the worker was not read: {worker.message}")
     elif worker.state is WorkerState.ANSWERED and not cluster.leases and not cluster.deleting:
         message = "lends nothing: no policy of the worker names this binding"
         yield Finding(Severity.NOTE, name, message)
@@ -444,12 +445,14 @@ def _reclaim_finding(
     names = merge_names(node.pod_names.get(STAYING, ()) for node in outside)
     pods = _some(reclaim.pods, names) if names else counted(reclaim.pods, "pod")
     if reclaim.pods and not lease.force_reclaim and lease.seen:
-        message = f"policy {lease.policy}: {pods} outstay their lease, and the policy does not"
-        message += " evict them; set its spec.forceReclaim, or delete them"
+        message = (
+            f"policy {lease.policy}: its nodes are still used by {pods} outside of its windows,"
+        )
+        message += " and it evicts no pods; set its spec.forceReclaim, or delete the pods"
         return Finding(Severity.ERROR, cluster.name, message)
     if reclaim.pods and reclaim.deadline is not None and reclaim.deadline + _OVERDUE < now:
         message = f"policy {lease.policy}: {pods} still run after the deadline of their eviction"
-        message += f" at {text_of(reclaim.deadline)}; kubeocean explain node says why"
+        message += f" at {text_of(reclaim.deadline)}; kubeocean explain node shows why"
         return Finding(Severity.ERROR, cluster.name, message)
     message = f"policy {lease.policy} reclaims: {reclaim.message}"
     return Finding(Severity.NOTE, cluster.name, message)

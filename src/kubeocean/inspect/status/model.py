@@ -168,7 +168,7 @@ class ReclaimView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
-    """A policy. `seen` is False if only the nodes that the policy lends were read."""
+    """A policy. `seen` is False if the policy itself was not read, only the nodes that it lends."""
 
     policy: str
     state: LeaseState
@@ -198,7 +198,7 @@ class InstallationHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """A binding and its worker."""
+    """A binding and its worker: programs, nodes, policies and pods."""
 
     name: str
     cluster_id: str = ""

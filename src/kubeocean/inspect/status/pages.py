@@ -151,13 +151,13 @@ def _phase(cluster: ClusterView) -> Cell:
 
 
 def _worker(cluster: ClusterView, now: datetime) -> Cell:
-    """Return the cell about a worker: its syncer's report, or the reader's if that is worse."""
+    """Return the table cell about a worker: the syncer's report, or this read's if worse."""
     reported, since = cluster.connection, ago(cluster.connection.since, now)
     if reported.state is ConnectionState.NOT_CONNECTED:
         word = "no answer" if reported.reason in _NO_ANSWER else "not usable"
         return Cell(f"{word} {since}".rstrip(), Tone.BAD)
     if cluster.worker.state is WorkerState.SILENT:
-        return Cell("no answer to us", Tone.WARN)
+        return Cell("no answer here", Tone.WARN)
     if reported.state is ConnectionState.CONNECTED:
         return Cell(f"connected {since}".rstrip(), Tone.GOOD)
     if cluster.worker.state is WorkerState.ANSWERED:

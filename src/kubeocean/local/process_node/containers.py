@@ -69,7 +69,7 @@ def probe(container: Json, kind: str, address: str, ports: Mapping[int, int]) ->
 
 
 async def ask(session: aiohttp.ClientSession, probe: Probe) -> bool:
-    """Send the probe's request; return whether it succeeded."""
+    """Send the HTTP request of a probe; return whether the probe succeeded."""
     limit = aiohttp.ClientTimeout(total=probe.timeout_s)
     try:
         # ssl=False: a kubelet does not check either, and the certificate is for other callers.

@@ -69,7 +69,7 @@ class Addresses:
         self._taken: dict[str, str] = {}
 
     def take(self, uid: str, wanted: str = "") -> str:
-        """Return an address for the pod: its previous one, if that is free.
+        """Return an address for the pod: its previous address, if that is free.
 
         :raises LocalError: all addresses are in use.
         """

@@ -151,7 +151,7 @@ class PodRun:
                 await account.renew()
                 if not missing:
                     return
-                message = f"volumes are not there yet: {', '.join(missing)}"
+                message = f"volumes do not exist yet: {', '.join(missing)}"
             except ApiError as error:  # the server may not know yet that the pod runs on this node
                 message = str(error)
             if message != self._known[0].message:
@@ -192,7 +192,7 @@ class PodRun:
             except (NotFound, Conflict):
                 return  # the pod was deleted, or another pod has its name
             except ApiError as error:
-                _log.warning("Could not write status", pod=str(self.key), error=str(error))
+                _log.warning("Could not write status of pod", pod=str(self.key), error=str(error))
                 await self._host.clock.sleep(_TELL_AGAIN_S)
                 self._news.set()
 

@@ -70,7 +70,7 @@ class NamespaceSet:
         await until_ready(
             first,
             is_made,
-            what=f"the world of node {self._name}",
+            what=f"the namespaces of node {self._name}",
             within_s=_READY_S,
             clock=self._clock,
         )

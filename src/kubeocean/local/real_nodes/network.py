@@ -155,7 +155,9 @@ async def _alone(clock: Clock) -> AsyncIterator[None]:
     with _LOCK.open("a+") as file:
         while not try_lock(file.fileno()):
             if clock.monotonic() >= deadline:
-                raise LocalError(f"another process has held {_LOCK} for {_LOCK_S:g} s")
+                raise LocalError(
+                    f"could not lock {_LOCK}: another process has held the lock for {_LOCK_S:g} s"
+                )
             await clock.sleep(_POLL_S)
         yield
 
@@ -203,5 +205,7 @@ async def released(subnet: Subnet, *, clock: Clock) -> None:
     deadline = clock.monotonic() + _GONE_S
     while _exists(subnet):
         if clock.monotonic() > deadline:
-            raise LocalError(f"a real node ended, but its interface {subnet.link} did not go away")
+            raise LocalError(
+                f"a real node ended, but the kernel did not remove its interface {subnet.link}"
+            )
         await clock.sleep(_POLL_S)

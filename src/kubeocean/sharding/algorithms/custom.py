@@ -91,7 +91,7 @@ class Custom:
 
     def _check(self, answer: Mapping[str, Sequence[int]], nodes: Sequence[str], total: int) -> None:
         if strangers := sorted(set(answer) - set(nodes)):
-            message = "gave shards to nodes that there are not"
+            message = "assigned shards to nodes that do not exist"
             raise ConfigError(message, field=_FIELD, value=strangers)
         placed = sorted(shard for shards in answer.values() for shard in shards)
         if nodes and placed != list(range(total)):

@@ -201,7 +201,7 @@ class BindingCleanup:
     def _trouble(self) -> str:
         """Why the worker does not serve this syncer, as a verb phrase for messages."""
         refused = self._clusters.worker_health.refused
-        return "has refused what the syncer must read" if refused else "has not answered"
+        return "has refused requests that the syncer must make" if refused else "has not answered"
 
     async def _report_missing_kind(self, binding: ClusterBinding, version: str) -> None:
         """Write the condition of a worker without the CustomResourceDefinition of policies."""
@@ -378,7 +378,9 @@ class BindingCleanup:
         ours = clusters.domain.finalizer_syncer
         present = binding.metadata.finalizers or ()
         await self._finalizers(binding, [each for each in present if each != ours], version)
-        _log.info("Removed our finalizer from binding", binding=binding.name, unconfirmed=left)
+        _log.info(
+            "Removed finalizer of syncer from binding", binding=binding.name, unconfirmed=left
+        )
 
     # Writes
 

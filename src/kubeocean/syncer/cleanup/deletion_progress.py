@@ -142,7 +142,7 @@ class Leftovers:
 
     @property
     def marks(self) -> int:
-        """How many copies and marked sources exist."""
+        """Number of copies, and of marked sources, that exist."""
         return self._dependents.remaining()
 
     def describe(self) -> str:

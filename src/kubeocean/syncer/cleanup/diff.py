@@ -141,7 +141,7 @@ def counterpart(
     domain: Domain,
     vnodes: Container[str] = (),
 ) -> Counterpart | None:
-    """Return the Counterpart of a worker's object; None if the object has another owner.
+    """Return an object of the worker as a Counterpart; None if the object has another owner.
 
     `vnodes` are the names of this binding's virtual nodes.
     """
@@ -212,7 +212,7 @@ def counterparts(
     domain: Domain,
     vnodes: Container[str] = (),
 ) -> list[Counterpart]:
-    """Return the Counterpart of each object of the worker that is ours or may be ours."""
+    """Return the worker's objects that belong, or may belong, to this binding, as Counterparts."""
     candidates = (
         counterpart(
             each,
@@ -229,7 +229,7 @@ def counterparts(
 
 
 def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str) -> Counterpart:
-    """Return the Counterpart of a computing cluster's object that belongs to a virtual node."""
+    """Return a computing cluster's object that belongs to a virtual node, as a Counterpart."""
     return Counterpart(
         kind=kind,
         resource=untyped(resource),
@@ -282,7 +282,7 @@ def _unwanted(obj: Counterpart) -> Difference:
     if obj.unmapped:
         message = f"{obj} has the label of Kubeocean, but names no virtual pod and no binding"
         return Difference(DifferenceKind.UNMAPPED, obj, message)
-    message = f"{obj} may be left over: {why}; but nothing on it proves its owner"
+    message = f"{obj} may be left over: {why}; but its metadata does not prove its owner"
     return Difference(DifferenceKind.UNPROVEN, obj, message)
 
 

@@ -40,7 +40,7 @@ class OrphanFate(StrEnum):
     REMOVED = "removed"
     GONE = "gone already"
     WANTED = "wanted after all"
-    UNPROVEN = "not provably ours"
+    UNPROVEN = "not provably of this binding"
 
 
 class Remover:

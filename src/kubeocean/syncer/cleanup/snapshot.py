@@ -59,7 +59,9 @@ class Comparison:
     findings: tuple[Difference, ...] = ()
 
     def is_unused(self, copy: Counterpart) -> bool:
-        """Whether no pod and no other copy uses a copy, all kinds that may do so being listed."""
+        """Whether no pod and no other copy uses a copy, and all kinds that could use it were
+        listed.
+        """
         if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
             return False
         return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
@@ -182,8 +184,8 @@ class ClusterSnapshot:
     async def _foreign_nodes(self) -> set[str]:
         """Return the names of the virtual nodes of other workers.
 
-        One clusterID may begin with another, so the names alone do not tell whose a node is. Of a
-        node that is gone only the name is known; such a node counts as ours.
+        One clusterID may begin with another, so the name alone does not identify the worker of a
+        virtual node. Of a node that is gone only the name is known; such a node counts as ours.
         """
         domain = self._domain
         managed = f"{domain.managed_by}={domain.product}"

@@ -201,7 +201,11 @@ class Sweep:
         removable = difference.removable
         reason = BindingEvent.ORPHAN_FOUND if removable else BindingEvent.INCONSISTENCY_FOUND
         self._emit("Warning", reason, difference.message)
-        _log.warning("Found inconsistency", problem=difference.problem, what=difference.message)
+        _log.warning(
+            "Found difference between the clusters",
+            problem=difference.problem,
+            what=difference.message,
+        )
         self._enqueue(difference.subject)
 
     def _enqueue(self, subject: Counterpart) -> None:

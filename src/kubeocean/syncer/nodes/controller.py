@@ -386,7 +386,7 @@ class NodeController:
         return Stuck(NodeEvent.NAME_TAKEN, message)
 
     async def _recovers(self, name: str) -> bool:
-        """Whether a virtual node that the cache lost still exists; its labels are restored."""
+        """Restore the labels of a virtual node that left the cache; False if the node is gone."""
         record = self._records.get(name)
         if record is None or not record.lost:
             return False
@@ -638,7 +638,7 @@ class NodeController:
         return Key("", key.name if key.namespace == _STRAY else self._clusters.vnode_name(key.name))
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
-        """Whether a virtual node has the UID of the worker's node, or no UID, in its metadata."""
+        """Whether a virtual node's metadata records the UID of this worker's node, or no UID."""
         key = self._clusters.domain.physical_node_uid
         uids = {vnode.labels.get(key), vnode.annotations.get(key)} - {None}
         return not uids or pnode.uid in uids

@@ -1,4 +1,4 @@
-"""Virtual nodes as they should be in the computing cluster, and the patches that make them so.
+"""Desired virtual nodes of the computing cluster, and patches that change a node accordingly.
 
 `forge` builds a whole node; `changes` returns the patches for an existing node. Labels, annotations
 and taints that users add to a virtual node stay. Times alone are no difference: a node with only a
@@ -116,7 +116,7 @@ def forge(lent: Lent, *, now: str) -> Json:
 
 
 def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
-    """Return the patches that make a virtual node what it should be; empty if nothing differs."""
+    """Return the patches that give a virtual node its desired state; empty if nothing differs."""
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
     annotations_now: Mapping[str, str] = meta.get("annotations") or {}
@@ -390,7 +390,7 @@ def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
 def _spec_change(
     spec: Json, before: Expected, want: Expected, lent: Lent, *, cordoned: bool
 ) -> Json:
-    """Return the change of a virtual node's spec; `cordoned` says that the syncer cordoned it."""
+    """Return the change of a virtual node's spec; `cordoned`: whether the syncer cordoned it."""
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
     then = merge_taints(now, before.taints, want.taints, owns=lent.domain.owns)
     change: Json = {}

@@ -1,4 +1,4 @@
-"""Reservations of host ports: pods that hold ports of a virtual node, as they should be.
+"""Reservations of host ports: the desired pods that hold ports of a virtual node.
 
 Host ports that pods of others hold on a worker's node must count as taken on its virtual node, too.
 The computing cluster's scheduler learns of them through a pod that never runs: the reservation is

@@ -417,7 +417,7 @@ class PolicyController:
 
 
 def _is_reported_unbound(policy: ResourceLeasingPolicy) -> bool:
-    """Whether a policy's status says, for the present spec, that its binding does not exist."""
+    """Whether a policy's status reports, for the present spec, that its binding does not exist."""
     active = find_condition(policy.status.conditions, ACTIVE)
     reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason
     return reported and policy.status.observed_generation == policy.metadata.generation

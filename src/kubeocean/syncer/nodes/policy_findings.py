@@ -66,7 +66,7 @@ class SelectedResources:
     def unknown(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
-        """Return the resources of limits that no node has which policy and binding select."""
+        """Return the resources in a policy's limits that none of the selected nodes has."""
         doubtful = [
             name
             for name in dict.fromkeys(limit.resource for limit in parsed.limits)

@@ -53,8 +53,7 @@ def own_status(
 
     All other fields stay as they are.
 
-    `ending` says that the binding is being deleted, so that the policy lends nothing to the
-    binding.
+    `ending`: whether the binding is being deleted, so that the policy lends nothing to the binding.
     """
     before, lends = cached.policy.status, cached.lends(now) and not ending
     if cached.policy.deleting:

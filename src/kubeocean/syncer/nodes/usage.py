@@ -4,8 +4,8 @@ The tracker follows the worker's pods one change at a time, and calls a handler 
 offer may change. Pods with our label are counted from the cache that holds them whole. A label may
 be added or removed; then two caches have events of one pod in any order, and each cache's count is
 kept apart. A change of other pods' requests always counts. A change of our pods' requests counts
-only where they reach the offer: an offer never falls below our pods' requests, and does not depend
-on them otherwise.
+only if they are as large as the offer: an offer never falls below our pods' requests, and does not
+depend on them otherwise.
 """
 
 from __future__ import annotations

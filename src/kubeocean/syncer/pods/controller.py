@@ -298,7 +298,9 @@ class PodController:
         return recorded and not is_copied(vpod.content(), domain)
 
     async def _is_current(self, vpod: VirtualPod, record: PodRecord) -> bool:
-        """Read a virtual pod whose cached version may be old; False if it must not run."""
+        """Read a virtual pod, whose cached version may be old, and return whether the pod should
+        run.
+        """
         live = await self._virtual.get(vpod.key)
         if live is None or not is_live(vpod, live) or self._had_physical(live, record):
             return False
@@ -602,7 +604,7 @@ class PodController:
             message = f"Not scheduled in the worker within {UNSCHEDULED_S:g} s: {why}"
             self._virtual.warn(vpod, PodEvent.FAILED_SCHEDULING, message)
             self._metrics.unscheduled.inc()
-            _log.info("Deleted pod that was not scheduled", vpod=str(vpod.key), why=why)
+            _log.info("Deleted physical pod that was not scheduled", vpod=str(vpod.key), why=why)
         return Done()
 
     async def _report_problems(self, sync: _Sync) -> Outcome:

@@ -178,7 +178,7 @@ def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
 def physical_node(vnode: Node, ids: Ids, domain: Domain) -> str | None:
     """Return the worker's node that a virtual node stands for; None if name and annotation differ.
 
-    Whoever may edit nodes may change that annotation. The name of a virtual node is a function of
+    Users who may edit nodes may change that annotation. The name of a virtual node is a function of
     the worker's node and cannot be changed, so the two have to agree.
     """
     key = domain.physical_node_name

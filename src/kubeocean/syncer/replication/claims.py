@@ -3,10 +3,10 @@
 The copy of a volume names the copy of its claim before that claim exists, so that the worker binds
 these two to each other, whatever their classes and sizes, and no other claim can take the volume.
 The copy of a claim therefore begins unbound: fields in which the computing cluster recorded its own
-binding are not copied (a claim that claims to be bound, to a volume that does not know its UID,
-counts as lost for good). The copy keeps the name of the storage class, which decides in the worker
-whether the claim may grow; the copy of a claim without a class has an empty class name, because the
-worker would set its default class.
+binding are not copied (Kubernetes sets a claim to Lost that names a volume which does not have the
+claim's UID). The copy keeps the name of the storage class, which decides in the worker whether the
+claim may grow; the copy of a claim without a class has an empty class name, because the worker
+would set its default class.
 
 When a claim grows, the computing cluster enlarges the volume and a kubelet of the worker enlarges
 its file system. The kubelet writes the progress of that to the copy, and the syncer writes the

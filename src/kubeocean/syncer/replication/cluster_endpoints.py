@@ -182,7 +182,9 @@ class ClusterEndpoints:
         try:
             results = await self._resolver(name)
         except OSError as error:
-            _log.warning("Could not resolve name", name=name, error=str(error))
+            _log.warning(
+                "Could not resolve host name of load balancer", name=name, error=str(error)
+            )
             address.set_failed(name, str(error))
             return False
         if address.set_resolved(name, results):
@@ -272,7 +274,7 @@ async def resolve(name: str) -> Sequence[str]:
     try:
         entries = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except ValueError as error:  # Python encodes names itself, and refuses some that servers store
-        raise OSError(f"{name!r} is not a name of DNS: {error}") from error
+        raise OSError(f"{name!r} is not a DNS name: {error}") from error
     addresses = {ipaddress.ip_address(str(entry[4][0])) for entry in entries}
     return [str(each) for each in sorted(addresses, key=lambda each: (each.version, int(each)))]
 

@@ -126,7 +126,7 @@ class Dependents:
             claim = self.replicators[CLAIM].sources.get(key)
             owners = claim.metadata.owner_references or () if claim is not None else ()
             if claim is not None and all(owner.uid != pod.uid for owner in owners):
-                return Missing(CLAIM, key, f"{CLAIM} {key} was not made for pod {pod.key}")
+                return Missing(CLAIM, key, f"{CLAIM} {key} was not created for pod {pod.key}")
         return None
 
     def _reference_removed(self, reference: tuple[str, Key]) -> None:

@@ -1,7 +1,7 @@
 """The loop that all replicators share: a controller, a cache of sources and a store of copies.
 
-A subclass implements `caught_up` and `reconcile`. `reconcile` decides with pure functions which
-copies should exist and what they should contain, and writes the difference with the store.
+A subclass implements `caught_up` and `reconcile`. `reconcile` computes the desired copies with pure
+functions, and writes the difference with the store.
 """
 
 from __future__ import annotations

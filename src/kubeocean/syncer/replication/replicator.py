@@ -113,7 +113,9 @@ class Rules:
         return False
 
     async def translate(self, source: Source, name: str) -> Json | Missing:
-        """Return the content of the copy of that name, or a Missing that says why there is none."""
+        """Return the content of the copy of that name, or a Missing with the reason why there is
+        none.
+        """
         assert self.kind.translate is not None, f"{self.kind.name} needs rules of its own"
         return self.kind.translate(source.content())
 
@@ -270,7 +272,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
                 message = f"{self.kind} {copy.name} of the worker is {phase}, not {_BOUND}"
                 target = reference(self.definition.sources, source)
                 clusters.events.emit(target, "Warning", _COPY_NOT_BOUND, message)
-            _log.info("Reported phase", kind=self.kind, source=source.key, phase=phase)
+            _log.info("Reported phase of copy", kind=self.kind, source=source.key, phase=phase)
         return written
 
     # Requests for copies
@@ -502,7 +504,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         name = f"{self.kind} {copy.key} of the worker"
         if direction is SyncDirection.CONFLICT:
             ours, theirs = forge.content_digest(context)[:12], copy.synced_digest[:12]
-            message = f"Overwrote {name}: both changed (SHA-256 {ours} here, {theirs} there)"
+            message = f"Overwrote {name}: source (SHA-256 {ours}) and copy ({theirs}) changed"
             self.clusters.events.emit(target, "Warning", _SYNC_CONFLICT, message)
             return False
         live = await self._store.read_whole(copy)

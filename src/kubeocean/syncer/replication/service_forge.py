@@ -167,7 +167,7 @@ def must_be_replaced(copy: ServiceView, context: ServiceContext) -> bool:
 
 
 def service_changes(copy: ServiceView, context: ServiceContext) -> Json:
-    """Return the merge patch that makes a Service's copy what it should be; empty if it is."""
+    """Return the merge patch that gives a Service's copy its desired state; empty if it has it."""
     metadata = _metadata_changes(copy, _service_metadata(context), context.domain)
     present, expected = _spec(copy), _spec(context.service)
     spec = {
@@ -234,7 +234,7 @@ def forge_slice(source: Untyped, context: ServiceContext, service_uid: str) -> J
 def slice_changes(
     copy: Untyped, source: Untyped, context: ServiceContext, service_uid: str
 ) -> Json:
-    """Return the merge patch that makes a slice's copy what it should be; empty if it is."""
+    """Return the merge patch that gives a slice's copy its desired state; empty if it has it."""
     metadata = _metadata_changes(copy, _slice_metadata(context, source), context.domain)
     owners = [owner.uid for owner in copy.metadata.owner_references or ()]
     if owners != [service_uid]:

@@ -167,9 +167,10 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
                 self._probe_needed.set()
 
     async def _probe(self) -> bool:
-        """Start to watch copies if the binding names namespaces or copies are left from earlier.
+        """Start to watch copies if the binding names namespaces, or copies of earlier ones exist.
 
-        The worker must permit to list them. Return False if the probe has to be repeated.
+        The credential must be allowed to list copies in the worker. Return False if the probe has
+        to be repeated.
         """
         clusters, copies = self.clusters, 0
         paths = [SERVICE_VIEWS.path(clusters.mount_namespace)]

@@ -3,7 +3,7 @@
 A source that is replicated has a label for this worker cluster, and the cache of sources selects
 that label alone. The label that names the manager and the annotations that name the copy are shared
 by all workers: the first one writes them, the last one removes them, and nothing depends on them.
-Whoever may write an object can give it that label: the cache bounds how much content it holds of
+Every user who may write an object can set that label: the cache bounds how much content it holds of
 objects that no pod uses. The syncer never adds a finalizer. A finalizer of the earlier
 implementation proves that it created a copy, and is removed once that copy belongs to this binding.
 """

@@ -97,7 +97,7 @@ async def test_a_binding_joins_gets_objects_reports_its_leases_and_leaves(
         await until(lambda: env.fleet.is_gone(name))
         assert await has_config(env, namespace)
         assert await vnodes(env, name) == 1
-        await process.says("Stopped playing member of the fleet")
+        await process.says("Stopped member agent of binding")
         await quiet(hub)
 
         await env.annotate(name)

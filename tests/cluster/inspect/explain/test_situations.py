@@ -73,7 +73,7 @@ async def test_a_pod_requests_more_than_the_limit_lends(stage: DoctorEnv) -> Non
 
 
 async def scheduler_reported(stage: DoctorEnv) -> bool:
-    return any("the scheduler says" in each for each in (await stage.of_pod()).reasons)
+    return any("the scheduler reports" in each for each in (await stage.of_pod()).reasons)
 
 
 async def test_a_pod_waits_for_a_window(stage: DoctorEnv) -> None:

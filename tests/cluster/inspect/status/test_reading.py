@@ -248,7 +248,7 @@ async def test_a_user_without_the_right_to_secrets_sees_the_computing_cluster_an
     assert [str(note) for note in view.health.notes] == [
         "deployments are not shown: not allowed to list them",
         "leases are not shown: not allowed to list them",
-        f"{env.name}: the worker was not asked: not allowed to read Secret default/{env.name}",
+        f"{env.name}: the worker was not read: not allowed to read Secret default/{env.name}",
     ]
 
 

@@ -394,7 +394,7 @@ def test_faults_of_a_binding(worker: WorkerSnapshot, check: str, text: str) -> N
             "no binding 'who' here",
         ),
         (a_worker(policies=()), "policies", "nothing is lent"),
-        (a_worker(exposed=True), "kubelets", "are shown its own token"),
+        (a_worker(exposed=True), "kubelets", "sends the binding's own token to kubelets"),
         (a_worker(unenforced=("admission policy",)), "enforcement", "any priority class"),
         (a_worker(unenforced=("PodSecurity",)), "enforcement", "privileged pods"),
         (a_worker(unenforced=("egress NetworkPolicy",)), "enforcement", "kubeocean-syncer-egress"),

@@ -160,7 +160,7 @@ LONG = timedelta(minutes=30)
         (
             "fleet placements",
             "error",
-            "the hub has not looked at its present spec yet",
+            "the hub has not reported on its present spec yet",
             {"placements": (placed(),), "unseen": frozenset({"placement-uid"})},
         ),
         (

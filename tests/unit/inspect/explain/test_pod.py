@@ -326,7 +326,7 @@ def test_other_reasons_of_the_scheduler_are_quoted() -> None:
     explanation = explain_pod(pod(vpod(status=status, tolerations=TOLERANT), nodes=(virtual(),)))
     assert explanation.rule is ExplanationRule.FITS
     assert "the scheduler has other reasons" in explanation.verdict
-    assert "the scheduler says: volume node affinity conflict" in explanation.reasons
+    assert "the scheduler reports: volume node affinity conflict" in explanation.reasons
 
 
 def test_the_second_name_of_a_physical_pod_is_explained() -> None:

@@ -198,7 +198,9 @@ def reclaiming(**policy: object) -> Snapshot:
 
 def test_pods_that_outstay_a_window_of_a_policy_without_force_are_a_problem() -> None:
     (problem,) = problems(reclaiming())
-    assert problem.startswith("berlin: policy night: 1 pod (team/p) outstay their lease")
+    assert problem.startswith(
+        "berlin: policy night: its nodes are still used by 1 pod (team/p) outside"
+    )
     assert "spec.forceReclaim" in problem
 
 
@@ -233,7 +235,7 @@ def test_pods_are_counted_by_phase_and_by_their_troubles() -> None:
     assert (pods.terminating, pods.refused, pods.total) == (1, 1, 6)
     assert str(view_of(snapshot).resources.used["cpu"]) == "2"
     assert notes(snapshot) == [
-        "berlin: 1 pod (team/p) could not be created in the worker; kubeocean explain pod says why"
+        "berlin: 1 pod (team/p) could not be created in the worker; kubeocean explain pod shows why"
     ]
     assert problems(snapshot) == []
 
@@ -280,7 +282,9 @@ def test_a_worker_that_its_syncer_lost_is_a_problem() -> None:
 def test_a_silent_worker_without_a_report_of_its_syncer_is_a_problem() -> None:
     silent = a_worker("berlin", WorkerState.SILENT, "no answer within 5 s")
     snapshot = replace(well(), bindings=(a_binding(conditions=[]),), workers={"berlin": silent})
-    assert problems(snapshot) == ["berlin: the worker does not answer us: no answer within 5 s"]
+    assert problems(snapshot) == [
+        "berlin: the worker does not answer this machine: no answer within 5 s"
+    ]
 
 
 def test_a_silent_worker_that_answers_its_syncer_is_a_note() -> None:
@@ -288,7 +292,8 @@ def test_a_silent_worker_that_answers_its_syncer_is_a_note() -> None:
     snapshot = replace(well(), workers={"berlin": silent})
     assert problems(snapshot) == []
     assert notes(snapshot) == [
-        "berlin: the worker does not answer us; its syncer says that it does: no answer within 5 s"
+        "berlin: the worker does not answer this machine, but answers its syncer:"
+        " no answer within 5 s"
     ]
 
 
@@ -306,7 +311,7 @@ def test_without_the_right_to_read_the_secret_policies_are_those_of_nodes() -> N
         ("day", "Closed", 1, False),
         ("night", "Open", 2, False),
     ]
-    assert notes(snapshot) == ["berlin: the worker was not asked: not allowed to read Secret a/b"]
+    assert notes(snapshot) == ["berlin: the worker was not read: not allowed to read Secret a/b"]
     assert problems(snapshot) == []
 
 

@@ -153,7 +153,7 @@ def test_a_binding_that_lends_nothing_has_a_page() -> None:
     ("binding", "worker", "row"),
     [
         ({}, WorkerState.ANSWERED, "Ready   connected 1h"),
-        ({}, WorkerState.SILENT, "Ready   no answer to us"),
+        ({}, WorkerState.SILENT, "Ready   no answer here"),
         ({"conditions": []}, WorkerState.ANSWERED, "Ready   answers"),
         ({"conditions": [], "phase": ""}, WorkerState.NOT_ASKED, "new     unknown"),
         ({"conditions": [LOST], "phase": "Failed"}, WorkerState.SILENT, "Failed   no answer 1h"),
