@@ -166,7 +166,7 @@ async def test_a_failure_is_logged_when_it_starts_and_when_it_ends(log: io.Strin
 def test_a_check_needs_a_name_of_its_own(name: str) -> None:
     health = Health()
     health.add_readiness("twice", lambda: None)
-    with pytest.raises(InvariantError, match="name of its own"):
+    with pytest.raises(InvariantError, match="the name of a check"):
         health.add_readiness(name, lambda: None)
 
 

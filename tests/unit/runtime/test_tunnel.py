@@ -397,7 +397,7 @@ async def test_a_proxy_is_asked_to_connect_and_then_not_in_the_way() -> None:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (b"HTTP/1.1 407 Who are you\r\n\r\n", r"it refused \(407\)"),
+        (b"HTTP/1.1 407 Who are you\r\n\r\n", "the proxy answered HTTP 407"),
         (b"nonsense\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 2", "not HTTP"),
     ],

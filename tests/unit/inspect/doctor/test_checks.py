@@ -251,7 +251,7 @@ def rights(**lacks: tuple[str, ...] | None) -> Snapshot:
         (
             a_snapshot(server=a_server(definitions=older_definition())),
             "definitions",
-            "does not know spec.podPrivileges",
+            "it lacks spec.podPrivileges",
         ),
         (
             a_snapshot(
