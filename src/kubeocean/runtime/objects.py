@@ -42,6 +42,7 @@ __all__ = [
     "encode",
     "event_decoder",
     "find_condition",
+    "merge_patch",
     "printable_json",
     "prune_json",
     "raw_event_decoder",
@@ -263,6 +264,25 @@ class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return f"{self.group}/{self.version}, Kind={self.kind}"
+
+
+def merge_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> Json:
+    """Return the JSON merge patch (RFC 7386) that turns document `current` into `desired`.
+
+    Fields that only `current` has are removed, lists are replaced whole, and a null counts as an
+    absent field. The patch is empty if nothing differs.
+    """
+    patch: Json = {
+        name: None for name, value in current.items() if value is not None and name not in desired
+    }
+    for name, value in desired.items():
+        before = current.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if change := merge_patch(before, value):
+                patch[name] = change
+        elif value != before:
+            patch[name] = value
+    return patch
 
 
 def printable_json(value: Any) -> Any:

@@ -26,7 +26,7 @@ from kubeocean.api import group, naming
 from kubeocean.api.group import TRUE, Domain
 from kubeocean.leasing.amounts import PODS, Amounts
 from kubeocean.runtime.kinds import Taint
-from kubeocean.runtime.objects import Json, printable_json
+from kubeocean.runtime.objects import Json, merge_patch, printable_json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.nodes.foreign_metadata import (
     is_copied_annotation,
@@ -34,7 +34,7 @@ from kubeocean.syncer.nodes.foreign_metadata import (
     is_informative_annotation,
     is_kubelet_label,
 )
-from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch, merge_taints
+from kubeocean.syncer.nodes.metadata import Expected, merge, merge_taints
 
 __all__ = [
     "Lent",
@@ -419,7 +419,7 @@ def _status_change(now: Json, then: Json) -> Json:
         if _comparable(name, present) == _comparable(name, value):
             continue
         if isinstance(value, dict) and isinstance(present, dict):
-            change[name] = {key: None for key in present if key not in value} | value
+            change[name] = merge_patch(present, value)
         else:
             change[name] = value
     return change

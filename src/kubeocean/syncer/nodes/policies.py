@@ -41,7 +41,7 @@ from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Condition, Json, Key, find_condition
+from kubeocean.runtime.objects import Condition, Json, Key, find_condition, merge_patch
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
 from kubeocean.syncer.nodes.policy_findings import (
@@ -51,7 +51,6 @@ from kubeocean.syncer.nodes.policy_findings import (
     resources_of,
 )
 from kubeocean.syncer.nodes.policy_status import (
-    difference,
     events_of,
     own_status,
     policies_condition,
@@ -404,7 +403,7 @@ class PolicyController:
         self, policy: ResourceLeasingPolicy, status: PolicyStatus, version: str
     ) -> None:
         before: Json = msgspec.to_builtins(policy.status)
-        change = difference(before, msgspec.to_builtins(status))
+        change = merge_patch(before, msgspec.to_builtins(status))
         body: Json = {"metadata": {"resourceVersion": version}, "status": change}
         written = await self._clusters.worker.patch(
             RESOURCE_LEASING_POLICIES, policy.name, MergePatch(body), subresource="status"

@@ -28,12 +28,11 @@ from kubeocean.leasing.report import counted, next_report
 from kubeocean.leasing.windows import next_edge
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.events import StatusEvent
-from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
+from kubeocean.runtime.objects import Condition, find_condition, set_condition
 from kubeocean.syncer.cleanup.deletion_progress import first_few
 from kubeocean.syncer.nodes.policy_findings import PolicyFindings
 
 __all__ = [
-    "difference",
     "events_of",
     "own_status",
     "policies_condition",
@@ -263,18 +262,3 @@ def _reason(status: PolicyStatus, type_: str) -> str:
 def _message(status: PolicyStatus, type_: str) -> str:
     condition = find_condition(status.conditions, type_)
     return condition.message if condition is not None else ""
-
-
-def difference(before: Json, after: Json) -> Json:
-    """Return the JSON merge patch that changes document `before` into `after`."""
-    patch: Json = {name: None for name in before if name not in after}
-    for name, value in after.items():
-        present = before.get(name)
-        if isinstance(value, dict) and isinstance(present, dict):
-            value = difference(present, value)
-            if not value:
-                continue
-        elif value == present:
-            continue
-        patch[name] = value
-    return patch

@@ -25,9 +25,9 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, merge_patch
 from kubeocean.syncer.nodes.foreign_metadata import is_informative_annotation
-from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch
+from kubeocean.syncer.nodes.metadata import Expected, merge
 from kubeocean.syncer.pods.forge_context import Context, OwnerWorkload, Refused
 
 __all__ = [

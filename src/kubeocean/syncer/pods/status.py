@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from kubeocean.api.bindings import network_of
 from kubeocean.api.conditions import (
@@ -25,7 +25,7 @@ from kubeocean.api.conditions import (
     PodEvent,
 )
 from kubeocean.errors import ApiError
-from kubeocean.runtime.objects import Json, printable_json
+from kubeocean.runtime.objects import Json, merge_patch, printable_json
 
 __all__ = [
     "FINISHED",
@@ -33,7 +33,6 @@ __all__ = [
     "final",
     "gates",
     "lost",
-    "merge_diff",
     "mirror",
     "not_created",
     "not_expected",
@@ -104,7 +103,7 @@ def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Jso
     if (message := waits_for_node(ppod)) is not None:
         displayed |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
-    patch = merge_diff(shown, displayed)
+    patch = merge_patch(shown, displayed)
     conditions = _merge(_conditions(current), _conditions(physical))
     if conditions != _conditions(current):
         patch["conditions"] = conditions
@@ -268,21 +267,6 @@ def waits_for_node(ppod: Json) -> str | None:
     conditions = printable_json(_conditions(ppod.get("status") or {}))
     scheduled = _by_type(conditions).get(_SCHEDULED, {})
     return scheduled.get("message", "") if scheduled.get("status") == "False" else None
-
-
-def merge_diff(current: Json, wanted: Json) -> Json:
-    """Return the JSON merge patch from one document to another."""
-    patch: Json = {
-        name: None for name in current if current[name] is not None and name not in wanted
-    }
-    for name, value in wanted.items():
-        before: Any = current.get(name)
-        if isinstance(value, dict) and isinstance(before, dict):
-            if nested := merge_diff(before, value):
-                patch[name] = nested
-        elif value != before:
-            patch[name] = value
-    return patch
 
 
 def _merge(virtual: list[Json], physical: list[Json]) -> list[Json]:

@@ -20,8 +20,7 @@ import msgspec
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids, ownership
-from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
-from kubeocean.syncer.nodes.metadata import merge_patch
+from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped, merge_patch
 from kubeocean.syncer.replication.copy_metadata import copied_labels, merged, recorded
 
 __all__ = [

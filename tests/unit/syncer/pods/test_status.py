@@ -12,7 +12,6 @@ from kubeocean.syncer.pods.status import (
     final,
     gates,
     lost,
-    merge_diff,
     mirror,
     not_created,
     not_expected,
@@ -272,13 +271,6 @@ def test_a_rejected_pod_has_failed_with_a_kubelets_reason() -> None:
     status = rejected(short)
     assert (status["phase"], status["reason"]) == ("Failed", "OutOfpods")
     assert status["message"] == f"Pod was rejected: {short.message}"
-
-
-def test_a_merge_patch_is_the_difference() -> None:
-    assert merge_diff({"a": 1, "b": None}, {"a": 1}) == {}
-    assert merge_diff({"a": {"x": 1}}, {"a": {"x": 1}}) == {}
-    assert merge_diff({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}) == {"a": {"x": 3, "y": None}}
-    assert merge_diff({"a": [1]}, {"b": 2}) == {"a": None, "b": 2}
 
 
 def test_texts_of_the_worker_are_shown_without_escape_sequences_and_shortened() -> None:
