@@ -111,9 +111,9 @@ class PodController:
         self.clusters = clusters
         self.needs = needs
         self._endpoints = endpoints
-        self._records = PodRecords()
+        self.records = PodRecords(clusters.ppods.get)
         self._metrics = PodMetrics(clusters.binding_name, clusters.clock, clusters.metrics)
-        self._admission = Admission(clusters, self._records)
+        self._admission = Admission(clusters, self.records)
         self._physical = PhysicalPods(clusters, self._metrics)
         self._virtual = VirtualPods(clusters)
         self.controller: Controller[Key] = Controller(
@@ -159,10 +159,10 @@ class PodController:
     def _virtual_changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
         if new is None:
             assert old is not None
-            self._records.forget(old)
+            self.records.forget(old)
             self.controller.enqueue(old.key)
             return
-        record = self._records.of(new)
+        record = self.records.of(new)
         if old is None and not new.deleting:
             self._metrics.bound(record)
             late = bound_for_s(new, self.clusters.clock.now()) > _LATE_S
@@ -176,16 +176,17 @@ class PodController:
         domain = self.clusters.domain
         key = virtual_key(ppod, domain)
         vpod = self.clusters.vpods.get(key)
+        record: PodRecord | None = None
         if vpod is not None and vpod.uid == ppod.annotations.get(domain.virtual_pod_uid, ""):
-            record = self._records.of(vpod)
+            record = self.records.of(vpod)
             record.had_physical = True
             self._metrics.changed(record)
             if new is None:
                 record.physical_pod_left(ppod, reported=vpod.finished and ppod.finished)
         if new is None:
-            self._records.forget_physical(ppod)
+            self.records.forget_physical(ppod)
             self.controller.enqueue(key)
-        elif self._first_status_in_s(new, self._records.physical(new)) == 0:
+        elif record is None or self._first_status_in_s(new, record) == 0:
             self.controller.enqueue(key)
         if old is not None and (key_before := virtual_key(old, domain)) != key:
             self.controller.enqueue(key_before)  # annotations name another virtual pod now
@@ -198,7 +199,7 @@ class PodController:
             vnode = new or old
             assert vnode is not None
             for vpod in self.clusters.vpods.by("node", vnode.name):
-                self._records.of(vpod).unsettle()
+                self.records.of(vpod).unsettle()
                 self.controller.enqueue(vpod.key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
@@ -213,7 +214,7 @@ class PodController:
     def _enqueue_all(self) -> None:
         clusters = self.clusters
         for vpod in clusters.vpods.items():
-            self._records.of(vpod).unsettle()
+            self.records.of(vpod).unsettle()
             self.controller.enqueue(vpod.key)
         for ppod in clusters.ppods.items():
             self.controller.enqueue(virtual_key(ppod, clusters.domain))
@@ -221,13 +222,13 @@ class PodController:
     def _retry(self, key: Key) -> None:
         """Reconcile a virtual pod whose copies changed, without waiting for its retry."""
         if (vpod := self.clusters.vpods.get(key)) is not None:
-            record = self._records.of(vpod)
+            record = self.records.of(vpod)
             record.retry_now()
             record.unsettle()
         self.controller.enqueue(key)
 
     def _retry_waiting(self) -> None:
-        for record in self._records.waiting():
+        for record in self.records.waiting():
             self._retry(record.key)
 
     async def _caught_up(self, key: Key) -> bool:
@@ -251,7 +252,7 @@ class PodController:
             return Done()  # every pod is enqueued when the worker answers again
         vpod = clusters.vpods.get(key)
         vnode = clusters.vnodes.get(Key("", vpod.spec.node_name)) if vpod is not None else None
-        record = self._records.of(vpod) if vpod is not None else PodRecord(key)
+        record = self.records.of(vpod) if vpod is not None else PodRecord(key)
         lent = is_lent(vnode, ids, domain)
         todo = plan(
             vpod,
@@ -352,7 +353,7 @@ class PodController:
         self._metrics.created(record)
         if not created:
             return After(_BEHIND_S)  # the cache will show the pod, which is synced then
-        self._records.physical(ppod).created_at_s = clock.monotonic()
+        record.physical_created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
     async def _reject(self, vpod: VirtualPod, rejection: AdmissionRejection) -> None:
@@ -451,12 +452,11 @@ class PodController:
         Each direction costs one write for a real change and no write otherwise. Without `vnode`,
         only the status is reported.
         """
-        physical_record = self._records.physical(ppod)
-        if (left_s := self._first_status_in_s(ppod, physical_record)) > 0:
+        if (left_s := self._first_status_in_s(ppod, record)) > 0:
             return After(left_s)
         if record.synced == (vpod.resource_version, ppod.resource_version):
             return Done()
-        sync = _Sync(vpod, ppod, record, physical_record)
+        sync = _Sync(vpod, ppod, record)
         await self._report_status(sync)
         outcomes: list[Outcome] = []
         if vnode is not None and not ppod.deleting and not ppod.finished:
@@ -469,14 +469,15 @@ class PodController:
             ]
         return sync.finish(_soonest(outcomes))
 
-    def _first_status_in_s(self, ppod: PhysicalPod, record: PhysicalPodRecord) -> float:
+    def _first_status_in_s(self, ppod: PhysicalPod, record: PodRecord) -> float:
         """Return the seconds to wait for the kubelet's first status of a new physical pod.
 
         The first status and the name of the physical pod are reported in one write.
         """
-        if record.created_at_s is None or not ppod.has_only_scheduled:
+        created_at_s = record.physical_created_at_s
+        if created_at_s is None or not ppod.has_only_scheduled:
             return 0.0
-        return max(0.0, record.created_at_s + _FIRST_STATUS_S - self.clusters.clock.monotonic())
+        return max(0.0, created_at_s + _FIRST_STATUS_S - self.clusters.clock.monotonic())
 
     async def _report_status(self, sync: _Sync) -> None:
         """Write the physical pod's status, name and annotations to the virtual pod."""
@@ -499,7 +500,7 @@ class PodController:
             # be written for ever.
             record.futile = versions
         self._metrics.reported(record, written=True)
-        sync.physical_record.created_at_s = None
+        record.physical_created_at_s = None
 
     @property
     def _cidrs(self) -> tuple[str, ...] | None:
@@ -591,7 +592,7 @@ class PodController:
         if ppod.spec.node_name:
             return Done()
         # Our own clock decides: the worker's may be another.
-        waited_s = sync.physical_record.unscheduled_for_s(self.clusters.clock.monotonic())
+        waited_s = self.records.physical(ppod).unscheduled_for_s(self.clusters.clock.monotonic())
         left_s = UNSCHEDULED_S - waited_s
         if left_s > 0:
             return After(left_s)
@@ -641,11 +642,10 @@ class PodController:
         self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, lent: bool
     ) -> Outcome:
         """Delete the physical pod, and report its status until its end."""
-        physical_record = self._records.physical(ppod)
-        await self._delete_physical(vpod.key, ppod, physical_record, grace_of(vpod))
+        await self._delete_physical(vpod.key, ppod, self.records.physical(ppod), grace_of(vpod))
         if not lent or vpod.finished or record.has_shown(ppod):
             return Done()  # if its node is not lent, another binding may write the virtual pod
-        sync = _Sync(vpod, ppod, record, physical_record)
+        sync = _Sync(vpod, ppod, record)
         await self._report_status(sync)
         return sync.finish(Done())
 
@@ -715,7 +715,7 @@ class PodController:
 
         The virtual pod is read from its API server first, because no cache proves its absence.
         """
-        record = self._records.physical(stray)
+        record = self.records.physical(stray)
         if not _is_deletion_due(stray, record, grace_of(None)):
             return Done()
         live = await self._virtual.get(key)
@@ -748,7 +748,6 @@ class _Sync:
     vpod: VirtualPod
     ppod: PhysicalPod
     record: PodRecord
-    physical_record: PhysicalPodRecord
     revision: int = field(init=False)
     virtual: Json = field(init=False)
     physical: Json = field(init=False)
