@@ -214,6 +214,7 @@ class ReclaimInput:
 class Notice:
     """The taint that announces a reclaim, and when evictions and deletions follow."""
 
+    cause: ReclaimCause
     taint: Taint  # as first set: NoSchedule
     present: Taint | None  # the taint that the node has now
     evict_from: datetime
@@ -245,7 +246,7 @@ def notice_of(situation: ReclaimInput, cause: ReclaimCause) -> Notice:
 
     evict_from = since + timedelta(seconds=situation.rules.grace_s)
     deadline = evict_from + timedelta(seconds=situation.rules.deadline_s)
-    return Notice(taint, present, evict_from, deadline)
+    return Notice(cause, taint, present, evict_from, deadline)
 
 
 def reclaim_taints(situation: ReclaimInput) -> tuple[Taint, ...]:

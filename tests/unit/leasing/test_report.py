@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from kubeocean.api.policies import SHOWN, Eviction, ReclaimStatus
 from kubeocean.leasing.decision import ReclaimCause, ReclaimRules
 from kubeocean.leasing.progress import NodeReport, PolicyProgress
-from kubeocean.leasing.report import counted, next_report
+from kubeocean.leasing.reclaim import plan_reclaim
+from kubeocean.leasing.report import cause_text, counted, eviction_message, next_report
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.objects import Condition
 from unit.leasing.reclaim_simulation import START, SimulatedNode, after, lent_pod
@@ -185,3 +188,54 @@ def test_the_condition_is_evicting_if_no_budget_refuses() -> None:
     node.follow()
     node.now = after(60)
     assert updated(progress(node.report()))[1].reason == "Evicting"
+
+
+# --- messages of events about evicted pods
+
+
+def message(node: SimulatedNode) -> str:
+    plan = plan_reclaim(node.situation)
+    assert plan.notice is not None
+    (step,) = plan.due
+    return eviction_message(step, plan.notice, node="vnode-a", policy="night", binding="berlin")
+
+
+def test_the_message_about_an_evicted_pod_has_node_policy_cause_and_times() -> None:
+    node = SimulatedNode(rules=FORCE).add(lent_pod("p"))
+    node.follow()
+    node.now = after(61)
+    assert message(node) == (
+        "Node vnode-a is reclaimed since 2026-03-06T20:00:00Z, because the time windows of policy"
+        " night are closed. The pod was evicted: evictions began at 2026-03-06T20:01:00Z, and pods"
+        " that are left at 2026-03-06T20:06:00Z are deleted"
+    )
+
+
+def test_the_message_about_a_deleted_pod_has_the_deadline() -> None:
+    node = SimulatedNode(rules=FORCE).add(lent_pod("p"))
+    node.follow()
+    node.now = after(360)
+    assert message(node).endswith(
+        ". The pod was deleted: the deadline for evictions was 2026-03-06T20:06:00Z"
+    )
+
+
+def test_the_message_about_an_abandoned_pod_names_the_worker() -> None:
+    rules = replace(FORCE, abandon_s=30)
+    node = SimulatedNode(rules=rules, cause=ReclaimCause.BINDING_DELETED)
+    node.add(lent_pod("p", leaving_by=after(0))).follow()
+    node.now = after(1000)
+    assert message(node) == (
+        "Node vnode-a is reclaimed since 2026-03-06T20:00:00Z, because ClusterBinding berlin is"
+        " being deleted. The pod was deleted without a grace period: the worker did not confirm"
+        " that it ended"
+    )
+
+
+@pytest.mark.parametrize("cause", ReclaimCause)
+def test_each_cause_of_a_reclaim_has_a_text(cause: ReclaimCause) -> None:
+    text = cause_text(cause, policy="night", binding="berlin")
+    assert "{" not in text
+    assert cause_text(cause, policy="", binding="berlin") == text.replace(
+        "policy night", "the policy"
+    )

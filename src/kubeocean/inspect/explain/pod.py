@@ -129,7 +129,7 @@ def _evicted(snapshot: PodSnapshot, pod: VirtualPod | None) -> Answer | None:
     if records:
         last = max(records, key=lambda each: each.eviction.time or "")
         at, node = last.eviction.time, last.eviction.node
-        why = f"policy {last.policy} reclaimed node {node} ({last.eviction.reason})"
+        why = f"policy {last.policy} reclaimed node {node}"
         reasons = [f"binding {last.binding}: {last.eviction.message}"]
     else:
         latest = max(events, key=_time)

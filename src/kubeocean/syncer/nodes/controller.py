@@ -35,6 +35,7 @@ from kubeocean.leasing.decision import (
 from kubeocean.leasing.limits import Limit, cautious_limits
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
+from kubeocean.leasing.report import cause_text
 from kubeocean.leasing.taints import NO_EXECUTE
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import text_of
@@ -512,7 +513,8 @@ class NodeController:
             return await self._delete(name, vnode, decision.cause)
         notice = forge.notice(vnode.content(), plan.taints, plan.unschedulable, clusters.domain)
         if notice:
-            message = f"The reclaim of the node has begun: {decision.cause}"
+            why = cause_text(decision.cause, policy=policy, binding=clusters.binding_name)
+            message = f"The reclaim of the node has begun: {why}"
             clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
         key, last_eviction = clusters.domain.last_eviction_time, _cool_down_start(situation)
         if last_eviction and vnode.annotations.get(key) != last_eviction:
