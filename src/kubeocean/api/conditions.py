@@ -510,7 +510,6 @@ class PodEvent(StrEnum):
     # New
     RECLAIMED = "Reclaimed"
     RECLAIM_FORCED = "ReclaimForced"
-    NAME_TAKEN = "NameTaken"
     FAILED_UPDATE = "FailedUpdatePod"
     LOST = "PhysicalPodLost"
     NODE_CLOSED = "NodeClosed"

@@ -329,9 +329,8 @@ def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
         return Answer(
             ExplanationRule.MISSING, verdict, reasons, (f"{absent}; the pod then starts by itself",)
         )
-    foreign = _foreign(snapshot, pod)
-    if foreign or (refused is not None and refused.reason == PodEvent.NAME_TAKEN):
-        names = few(str(each.key) for each in foreign) or "both names that it may have"
+    if foreign := _foreign(snapshot, pod):
+        names = few(str(each.key) for each in foreign)
         verdict = f"it is pending: in worker {binding.name} {names} belong to other owners"
         return Answer(
             ExplanationRule.NAME_TAKEN, verdict, reasons, ("remove those pods, or rename this one",)

@@ -345,7 +345,7 @@ class PodController:
         claim = Claim.OURS if created else self._claim(vpod, ppod)
         if claim is Claim.FOREIGN:
             message = f"pod {ppod.key} of the worker has the name of the copy and another owner"
-            return await self._refuse(vpod, record, message, reason=PodEvent.NAME_TAKEN)
+            return await self._refuse(vpod, record, message)
         if claim is Claim.STALE:  # the pod runs for an earlier virtual pod of this name
             return await self._delete_stray(vpod.key, ppod, runs=None)
         record.clear_retry()
@@ -423,7 +423,6 @@ class PodController:
         record: PodRecord,
         message: str,
         *,
-        reason: str = PodEvent.FAILED_CREATE,
         at_most_s: float = LONGEST_RETRY_S,
     ) -> Outcome:
         """Report in an event and a condition why a physical pod was not created; retry later."""
@@ -433,10 +432,7 @@ class PodController:
         )
         self._virtual.warn(vpod, PodEvent.FAILED_CREATE, message)
         status = pod_status.not_created(
-            vpod.content(),
-            reason=reason,
-            message=message[:LONGEST_MESSAGE],
-            now=self.clusters.now_text(),
+            vpod.content(), message[:LONGEST_MESSAGE], now=self.clusters.now_text()
         )
         if status:
             await self._virtual.patch_status(vpod, status)

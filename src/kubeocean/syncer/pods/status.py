@@ -213,9 +213,14 @@ def with_disruption(vpod: Json, status: Json, *, now: str) -> Json:
     return status | {"conditions": [*others, condition]}
 
 
-def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:
+def not_created(vpod: Json, message: str, *, now: str) -> Json:
     """Return the status patch with the condition that says why there is no physical pod."""
-    condition = {"type": POD_CREATED, "status": "False", "reason": reason, "message": message}
+    condition = {
+        "type": POD_CREATED,
+        "status": "False",
+        "reason": PodEvent.FAILED_CREATE,
+        "message": message,
+    }
     return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
 
 

@@ -221,11 +221,12 @@ def test_the_message_of_the_workers_scheduler_is_shown_and_kept() -> None:
 
 def test_the_reason_for_a_missing_physical_pod_is_a_condition_until_there_is_one() -> None:
     vpod = pod(condition("PodScheduled"))
-    patch = not_created(vpod, reason="FailedCreatePod", message="quota", now=EARLY)
+    patch = not_created(vpod, "quota", now=EARLY)
     assert patch["conditions"][-1]["message"] == "quota"
+    assert patch["conditions"][-1]["reason"] == "FailedCreatePod"  # as of the event
     refused = applied(vpod, patch)
-    assert not_created(refused, reason="FailedCreatePod", message="quota", now=LATE) == {}
-    again = not_created(refused, reason="FailedCreatePod", message="more quota", now=LATE)
+    assert not_created(refused, "quota", now=LATE) == {}
+    again = not_created(refused, "more quota", now=LATE)
     assert again["conditions"][-1]["lastTransitionTime"] == EARLY
     assert types(mirror(refused, pod())) == {"PodScheduled": "True"}
 
