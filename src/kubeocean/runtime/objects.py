@@ -151,12 +151,16 @@ class Untyped(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Entry of `status.conditions`."""
+    """Entry of `status.conditions`.
+
+    An empty message is written, unlike other empty fields: schemas require a message, and an API
+    server refuses a whole status if one of its conditions has none.
+    """
 
     type: str
     status: str
     reason: str = ""
-    message: str = ""
+    message: str = msgspec.field(default_factory=str)
     last_transition_time: str | None = None
     observed_generation: int = 0
 

@@ -19,6 +19,7 @@ from kubeocean.runtime.objects import (
     Resource,
     Untyped,
     controller_of,
+    encode,
     find_condition,
     merge_patch,
     prune_json,
@@ -52,6 +53,20 @@ def test_an_empty_object_has_an_answer_to_everything() -> None:
     assert (empty.uid, empty.resource_version, empty.deleting) == ("", "", False)
     assert (dict(empty.labels), dict(empty.annotations)) == ({}, {})
     assert controller_of(empty) is None
+
+
+def test_a_condition_is_written_with_its_message_also_if_that_is_empty() -> None:
+    condition = Condition("Ready", "True", "Checked", last_transition_time=NOW)
+    written = msgspec.to_builtins(condition)
+    assert written == {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Checked",
+        "message": "",
+        "lastTransitionTime": NOW,
+    }
+    assert msgspec.json.decode(encode(condition)) == written
+    assert msgspec.convert({"type": "Ready", "status": "True"}, Condition).message == ""
 
 
 def test_an_object_knows_what_its_metadata_says() -> None:
