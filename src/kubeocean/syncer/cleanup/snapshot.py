@@ -37,7 +37,7 @@ from kubeocean.syncer.pods.plan import is_lent
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
-from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
+from kubeocean.syncer.replication.kinds.table import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.referring_pods import Reference
 
 __all__ = ["ClusterSnapshot", "Comparison"]

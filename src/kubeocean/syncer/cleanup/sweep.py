@@ -45,7 +45,7 @@ from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
 from kubeocean.syncer.nodes.host_ports import HostPorts
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS
 from kubeocean.syncer.replication.dependents import Dependents
-from kubeocean.syncer.replication.kinds import KIND_NAMES
+from kubeocean.syncer.replication.kinds.table import KIND_NAMES
 from kubeocean.syncer.replication.replicator import Replicator
 
 __all__ = ["Sweep"]

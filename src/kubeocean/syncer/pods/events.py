@@ -20,7 +20,7 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.plan import is_ours
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
-from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.kinds.table import references_of
 from kubeocean.syncer.shard_filter import ALL, ShardFilter, of_pod
 
 __all__ = ["PodEvents", "translate"]

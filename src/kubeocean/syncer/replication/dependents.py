@@ -20,7 +20,7 @@ from kubeocean.syncer.pods.forge_context import CopyNames
 from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.copy_forge import PodReference, Source
-from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
+from kubeocean.syncer.replication.kinds.table import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.missing import Missing
 from kubeocean.syncer.replication.referring_pods import CLAIM, PodReferences
 from kubeocean.syncer.replication.replicator import LINGER_S, Replicator

@@ -41,7 +41,7 @@ ReferencesOf: TypeAlias = Callable[[References, str], frozenset[Reference]]
 class PodReferences:
     """The sources that each pod of the binding refers to, and the pods that refer to each source.
 
-    `references_of` reads the table of kinds (`replication.kinds`).
+    `references_of` reads the table of kinds (`replication.kinds.table`).
     """
 
     def __init__(self, clusters: Clusters, references_of: ReferencesOf) -> None:

@@ -16,10 +16,10 @@ from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods import referenced_objects
 from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES, secrets_of
 from kubeocean.syncer.replication.referring_pods import VOLUME
 from kubeocean.syncer.replication.replicator import Replicator, Rules
 from kubeocean.syncer.replication.sources import REFERENCES
-from kubeocean.syncer.replication.volumes import VOLUMES, secrets_of
 
 __all__ = ["SECRETS", "SecretRules", "translate"]
 
