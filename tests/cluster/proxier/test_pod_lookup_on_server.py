@@ -17,7 +17,7 @@ from kubeocean.proxier.pod_lookup import PodLocation, PodLookup
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import NODES, PODS, Pod
 from kubeocean.runtime.objects import Json, Key
-from support.dependents_driver import make_namespace
+from support.pod_copies_driver import make_namespace
 from support.wait import until
 
 DOMAIN = group.DEFAULT

@@ -81,8 +81,8 @@ from kubeocean.syncer.pods.views import (
 )
 from kubeocean.syncer.pods.virtual_pods import VirtualPods
 from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
-from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.missing import Missing
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.syncer.shard_filter import ShardFilter
 
 __all__ = ["PodController"]
@@ -107,9 +107,9 @@ _log = get_logger(__name__)
 class PodController:
     """Runs the pods of one binding's virtual nodes in its worker cluster."""
 
-    def __init__(self, clusters: Clusters, needs: Dependents, endpoints: ClusterEndpoints) -> None:
+    def __init__(self, clusters: Clusters, copies: PodCopies, endpoints: ClusterEndpoints) -> None:
         self.clusters = clusters
-        self.needs = needs
+        self.copies = copies
         self._endpoints = endpoints
         self.records = PodRecords(clusters.ppods.get)
         self._metrics = PodMetrics(clusters.binding_name, clusters.clock, clusters.metrics)
@@ -134,7 +134,7 @@ class PodController:
         clusters.ppods.on_change(self._physical_changed)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.worker_health.on_change(self._health_changed)
-        needs.on_change(self._retry)
+        copies.on_change(self._retry)
         endpoints.on_change(self._retry_waiting)
 
     def share(self, shards: ShardFilter) -> None:
@@ -268,7 +268,7 @@ class PodController:
             self._metrics.exists(record)
         outcomes = [await self._delete_stray(key, stray, runs=ppod) for stray in todo.strays]
         if vpod is None:
-            self.needs.release(key)
+            self.copies.release(key)
             return _soonest(outcomes)
         match todo.action:
             case Action.CREATE:
@@ -392,7 +392,7 @@ class PodController:
 
     async def _prepare(self, vpod: VirtualPod, refs: References) -> CopyNames | Missing:
         try:
-            return await self.needs.prepare(vpod, refs)
+            return await self.copies.prepare(vpod, refs)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None  # copies are made at once; any error will do
 
@@ -574,7 +574,7 @@ class PodController:
             if left_s > 0:
                 return After(left_s)
         try:
-            await self.needs.attach(vpod, ppod, refs)
+            await self.copies.attach(vpod, ppod, refs)
         except (*_LASTING, AlreadyExists, NotFound) as error:
             return self._retry_problem(
                 vpod, record, PodProblem.TOKENS, str(error), at_most_s=_NO_ACCOUNT_S
