@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from kubeocean.api.ownership import ownership
+from kubeocean.api.ownership import ownership_labels
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Runnable
@@ -100,7 +100,7 @@ class PodCopiesDriver:
             "metadata": {
                 "name": key.name,
                 "namespace": key.namespace,
-                "labels": ownership(self.clusters.ids, domain),
+                "labels": ownership_labels(self.clusters.ids, domain),
                 "annotations": {
                     domain.virtual_pod_namespace: vpod.namespace,
                     domain.virtual_pod_name: vpod.name,

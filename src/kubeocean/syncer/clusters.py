@@ -24,7 +24,13 @@ from kubeocean.api import group, naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_policy, is_holder, is_virtual_node_of
+from kubeocean.api.ownership import (
+    Ids,
+    Ownership,
+    has_claimed,
+    is_virtual_node_of,
+    policy_ownership,
+)
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.leasing.requests import COUNTED_PODS
 from kubeocean.runtime.client import Client
@@ -266,19 +272,22 @@ class Clusters:
         """Whether a policy lends to this binding, and not to its namesake in another cluster."""
         if policy is None or policy.spec.cluster != self.binding_name:
             return False
-        return claim_policy(policy, ids=self.ids, domain=self.domain) is not Claim.FOREIGN
+        return policy_ownership(policy, ids=self.ids, domain=self.domain) is not Ownership.FOREIGN
 
     def holds(self, policy: ResourceLeasingPolicy | None) -> bool:
         """Whether a policy lends to this binding, and has our finalizer and claim."""
         if policy is None or not self.concerns(policy):
             return False
         finalized = self.domain.finalizer_policy in (policy.metadata.finalizers or ())
-        return finalized and claim_policy(policy, ids=self.ids, domain=self.domain) is Claim.OURS
+        return (
+            finalized
+            and policy_ownership(policy, ids=self.ids, domain=self.domain) is Ownership.OURS
+        )
 
     def was_ours(self, policy: ResourceLeasingPolicy) -> bool:
         """Whether a policy with our claim names another binding now."""
         named = policy.spec.cluster == self.binding_name
-        return not named and is_holder(policy, ids=self.ids, domain=self.domain)
+        return not named and has_claimed(policy, ids=self.ids, domain=self.domain)
 
     def vnode_name(self, pnode: str) -> str:
         return naming.virtual_node(self.cluster_id, pnode)

@@ -14,7 +14,7 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -75,7 +75,7 @@ class OrphanEnv:
 
     @property
     def labels(self) -> dict[str, str]:
-        return ownership(self.ids, DEFAULT)
+        return ownership_labels(self.ids, DEFAULT)
 
     async def pod(self, virtual: str, virtual_uid: str, **labels: str) -> Object:
         annotations = {
@@ -260,7 +260,7 @@ async def test_an_object_that_only_the_cache_lacks_is_not_removed(env: OrphanEnv
 
 async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv) -> None:
     managed = {DEFAULT.managed_by: DEFAULT.product}
-    others = ownership(Ids("other", "c9", "u9"), DEFAULT)
+    others = ownership_labels(Ids("other", "c9", "u9"), DEFAULT)
     unproven = await env.pod("gone", "u1", **managed)
     foreign = await env.pod("gone", "u1", **others)
     worker_api = Faults()
@@ -535,7 +535,7 @@ async def test_repair_removes_pods_of_the_go_implementation_and_pods_that_name_n
         (PODS, await env.make(PODS, {}, MANAGED, **_SPEC)),
         (SECRETS, token),
     ]
-    other = ownership(Ids("other", "c9", "u9"), DEFAULT)
+    other = ownership_labels(Ids("other", "c9", "u9"), DEFAULT)
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}
     metadata = {"name": "copied", "labels": MANAGED, "ownerReferences": [owner]}
     worker_api = env.controller_env.worker_api

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kubeocean.api.ownership import ownership, pod_marks
+from kubeocean.api.ownership import ownership_labels, pod_marks
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -139,7 +139,7 @@ async def test_no_token_is_requested_for_a_pod_of_another_worker(
         forged = {
             "name": secret_name(theirs),
             "namespace": MOUNT,
-            "labels": ownership(ids, domain) | {domain.service_account_token: "true"},
+            "labels": ownership_labels(ids, domain) | {domain.service_account_token: "true"},
             "annotations": marks | {DUE: "2026-01-01T00:00:00Z"},
             "ownerReferences": [owns],
         }

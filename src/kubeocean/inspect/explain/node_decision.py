@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
-from kubeocean.api.ownership import Claim, claim_policy, may_be_ours
+from kubeocean.api.ownership import Ownership, may_be_ours, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy, ResourceLimit
 from kubeocean.errors import ConfigError
 from kubeocean.inspect.explain.report import OfferedResource
@@ -87,7 +87,7 @@ def _is_foreign(policy: ResourceLeasingPolicy, binding: BindingSnapshot) -> bool
     worker = binding.present
     if worker is None or isinstance(worker.ids, NotRead):
         return False
-    return claim_policy(policy, ids=worker.ids, domain=binding.domain) is Claim.FOREIGN
+    return policy_ownership(policy, ids=worker.ids, domain=binding.domain) is Ownership.FOREIGN
 
 
 def evaluate(node: NodeSnapshot) -> Evaluation:

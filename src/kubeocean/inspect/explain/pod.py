@@ -21,7 +21,7 @@ from kubeocean.api.conditions import (
     POD_SYNCED,
     PodEvent,
 )
-from kubeocean.api.ownership import Claim, Ids
+from kubeocean.api.ownership import Ids, Ownership
 from kubeocean.inspect.explain.node import (
     heartbeat_text,
     silent_worker,
@@ -43,9 +43,9 @@ from kubeocean.syncer.pods.plan import (
     UNSCHEDULED_S,
     Action,
     Plan,
-    claim_of,
     is_lent,
     is_wanted,
+    ownership_of,
     plan,
 )
 from kubeocean.syncer.pods.status import waits_for_node
@@ -374,7 +374,8 @@ def _foreign(snapshot: PodSnapshot, pod: VirtualPod) -> list[PhysicalPod]:
     foreign = [
         each
         for each in require(snapshot.ppods)
-        if each.name in names and claim_of(pod, each, ids=ids, domain=domain) is Claim.FOREIGN
+        if each.name in names
+        and ownership_of(pod, each, ids=ids, domain=domain) is Ownership.FOREIGN
     ]
     return foreign if len(foreign) == len(names) else []
 

@@ -18,7 +18,7 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, may_be_ours, ownership
+from kubeocean.api.ownership import Ids, may_be_ours, ownership_labels
 from kubeocean.runtime.kinds import NODES, PodCondition
 from kubeocean.runtime.objects import Json, Meta, Object, Resource
 
@@ -164,7 +164,7 @@ def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, .
 
 def lean(pod: PortPod, ids: Ids, domain: Domain) -> PortPod:
     """Return the pod without most of its metadata, to save memory."""
-    meta, own = pod.metadata, ownership(ids, domain)
+    meta, own = pod.metadata, ownership_labels(ids, domain)
     kept = Meta(
         name=meta.name,
         namespace=meta.namespace,

@@ -19,7 +19,7 @@ from typing import Final
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.conditions import PodEvent
-from kubeocean.api.ownership import Claim, bears_ids, ownership
+from kubeocean.api.ownership import Ownership, bears_ids, ownership_labels
 from kubeocean.errors import (
     AlreadyExists,
     BadRequest,
@@ -51,13 +51,13 @@ from kubeocean.syncer.pods.plan import (
     UNSCHEDULED_S,
     Action,
     bound_for_s,
-    claim_of,
     grace_of,
     is_due,
     is_lent,
     is_live,
     is_stray,
     is_wanted,
+    ownership_of,
     physical_names,
     physical_node,
     plan,
@@ -342,11 +342,11 @@ class PodController:
             ppod, created = await self._create_physical(vpod, body)
         except (Refused, NotFound, *_LASTING) as error:
             return await self._refuse(vpod, record, str(error))
-        claim = Claim.OURS if created else self._claim(vpod, ppod)
-        if claim is Claim.FOREIGN:
+        ownership = Ownership.OURS if created else self._ownership(vpod, ppod)
+        if ownership is Ownership.FOREIGN:
             message = f"pod {ppod.key} of the worker has the name of the copy and another owner"
             return await self._refuse(vpod, record, message)
-        if claim is Claim.STALE:  # the pod runs for an earlier virtual pod of this name
+        if ownership is Ownership.STALE:  # the pod runs for an earlier virtual pod of this name
             return await self._delete_stray(vpod.key, ppod, runs=None)
         record.clear_retry()
         record.had_physical = True
@@ -379,7 +379,7 @@ class PodController:
         first, second = physical_names(vpod)
         body["metadata"]["name"] = first
         ppod, created = await self._physical.create(vpod.key, body)
-        if created or self._claim(vpod, ppod) is not Claim.FOREIGN:
+        if created or self._ownership(vpod, ppod) is not Ownership.FOREIGN:
             return ppod, created
         _log.info(
             "Found name of physical pod taken, used another",
@@ -405,7 +405,7 @@ class PodController:
             node=physical_node(vnode, clusters.ids, clusters.domain) or "",
             vnode=vnode.name,
             names=names,
-            ownership=ownership(clusters.ids, clusters.domain),
+            ownership_labels=ownership_labels(clusters.ids, clusters.domain),
             direct_scheduling=binding is not None and binding.spec.direct_scheduling,
             node_terms=_node_terms(binding),
             priority_class=binding.spec.pod_priority_class_name if binding is not None else "",
@@ -733,8 +733,8 @@ class PodController:
             record.deletion_requested = True
             record.deletion_grace_s = grace_s
 
-    def _claim(self, vpod: VirtualPod, ppod: PhysicalPod) -> Claim:
-        return claim_of(vpod, ppod, ids=self.clusters.ids, domain=self.clusters.domain)
+    def _ownership(self, vpod: VirtualPod, ppod: PhysicalPod) -> Ownership:
+        return ownership_of(vpod, ppod, ids=self.clusters.ids, domain=self.clusters.domain)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Final, Literal
 
 from kubeocean.api import naming
-from kubeocean.api.ownership import claim_pod
+from kubeocean.api.ownership import pod_ownership
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import EVENTS, Event
 from kubeocean.runtime.objects import Key, printable_json
@@ -85,7 +85,7 @@ class PodEvents:
         if not clusters.is_on_lent_node(vpod):
             return False
         return is_ours(
-            claim_pod(
+            pod_ownership(
                 ppod, virtual=vpod.key, uid=vpod.uid, ids=clusters.ids, domain=clusters.domain
             )
         )

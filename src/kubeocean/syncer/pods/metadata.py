@@ -113,7 +113,7 @@ def physical_metadata(pod: Json, context: Context) -> Expected:
     }
     if account := pod["spec"].get("serviceAccountName"):
         annotations[domain.service_account] = account
-    return Expected(labels | dict(context.ownership), annotations)
+    return Expected(labels | dict(context.ownership_labels), annotations)
 
 
 def applied_metadata(pod: Json, domain: Domain) -> Expected:

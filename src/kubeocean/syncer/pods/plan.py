@@ -15,7 +15,14 @@ from typing import Final
 from kubeocean.api import group, naming
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, bears_ids, claim_pod, ownership, pod_marks
+from kubeocean.api.ownership import (
+    Ids,
+    Ownership,
+    bears_ids,
+    ownership_labels,
+    pod_marks,
+    pod_ownership,
+)
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import Json, Key, controller_of, find_condition
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
@@ -26,7 +33,6 @@ __all__ = [
     "Action",
     "Plan",
     "bound_for_s",
-    "claim_of",
     "grace_of",
     "is_due",
     "is_lent",
@@ -35,6 +41,7 @@ __all__ = [
     "is_stray",
     "is_wanted",
     "missing_marks",
+    "ownership_of",
     "physical_names",
     "physical_node",
     "plan",
@@ -96,12 +103,12 @@ def plan(
     if vpod is None:
         strays = tuple(p for p in known if bears_ids(p, ids=ids, domain=domain))
         return Plan(Action.DELETE_STRAYS, strays=strays)
-    claims = [(p, claim_of(vpod, p, ids=ids, domain=domain)) for p in known]
-    ours = [p for p, claim in claims if is_ours(claim)]
+    ownerships = [(p, ownership_of(vpod, p, ids=ids, domain=domain)) for p in known]
+    ours = [p for p, ownership in ownerships if is_ours(ownership)]
     recorded = vpod.annotations.get(domain.physical_pod_uid)
     # Every replica chooses the same pod: the recorded one, else the oldest.
     ours.sort(key=lambda p: (p.uid != recorded, p.metadata.creation_timestamp or "", p.name))
-    strays = tuple(p for p, claim in claims if claim is Claim.STALE) + tuple(
+    strays = tuple(p for p, ownership in ownerships if ownership is Ownership.STALE) + tuple(
         p for p in ours[1:] if bears_ids(p, ids=ids, domain=domain)
     )
     if ours:
@@ -131,17 +138,17 @@ def _without_physical(
 # Ownership
 
 
-def claim_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Claim:
-    """Return to which degree a physical pod belongs to a virtual pod, as a Claim."""
+def ownership_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Ownership:
+    """Return to which degree a physical pod belongs to a virtual pod, as an Ownership."""
     recorded = vpod.annotations.get(domain.physical_pod_uid, "")
-    return claim_pod(
+    return pod_ownership(
         ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain, recorded=recorded
     )
 
 
-def is_ours(claim: Claim) -> bool:
-    """Whether a physical pod with this claim runs for the virtual pod."""
-    return claim in (Claim.OURS, Claim.TAKEABLE)
+def is_ours(ownership: Ownership) -> bool:
+    """Whether a physical pod with this ownership runs for the virtual pod."""
+    return ownership in (Ownership.OURS, Ownership.TAKEABLE)
 
 
 def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
@@ -218,7 +225,7 @@ def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> lis
 def missing_marks(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Json:
     """Return the labels and annotations that `ppod` has lost and that the cache selects by."""
     return {
-        "labels": _missing(ownership(ids, domain), ppod.labels),
+        "labels": _missing(ownership_labels(ids, domain), ppod.labels),
         "annotations": _missing(pod_marks(vpod.key, vpod.uid, domain), ppod.annotations),
     }
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from kubeocean.api import naming
-from kubeocean.api.ownership import Claim, claim_copy
+from kubeocean.api.ownership import Ownership, copy_ownership
 from kubeocean.errors import (
     ApiError,
     BadRequest,
@@ -240,8 +240,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         identity = f"{ids.computing_id}/{ids.binding}"
         return naming.second_physical_name(key.name, key.namespace, uid=identity)
 
-    def _claim(self, source: Source, copy: Copy) -> Claim:
-        return claim_copy(
+    def _ownership(self, source: Source, copy: Copy) -> Ownership:
+        return copy_ownership(
             copy,
             virtual=source.key,
             uid=source.uid,
@@ -329,7 +329,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if source is None or not copies or self.draining:
             return None
         copy = copies[0]
-        if self._claim(source, copy) is not Claim.OURS or self._store.is_deleting(copy):
+        if self._ownership(source, copy) is not Ownership.OURS or self._store.is_deleting(copy):
             return None
         return copy.name if self.rules.fits(source, copy) else None
 
@@ -457,7 +457,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             copy, created = await self._store.create_or_get(key, forge.forge(context))
             if created:
                 return name
-            if self._claim(source, copy) is not Claim.FOREIGN:
+            if self._ownership(source, copy) is not Ownership.FOREIGN:
                 return await self._update(source, copy)
             _log.warning(
                 "Could not write copy, an object of another owner has its name",
@@ -475,7 +475,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         context = await self._context(source, copy.name)
         if isinstance(context, Missing):
             return context
-        stale = self._claim(source, copy) is Claim.STALE
+        stale = self._ownership(source, copy) is Ownership.STALE
         if forge.must_be_replaced(copy, context, stale=stale):
             await self._store.delete(key, copy)
             return self._missing(key, f"is not copied: {copy.name} is being replaced")
@@ -577,7 +577,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             copy = await self._store.get(self.first_name(source.key))
         except NotFound:
             return None
-        return None if self._claim(source, copy) is Claim.FOREIGN else copy
+        return None if self._ownership(source, copy) is Ownership.FOREIGN else copy
 
     def _answer(self, key: Key, answer: str | Missing) -> Outcome:
         """Answer all callers of `ensure` that wait for the copy of a source."""

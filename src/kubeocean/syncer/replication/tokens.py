@@ -20,7 +20,7 @@ from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_pod, ownership
+from kubeocean.api.ownership import Ids, Ownership, ownership_labels, pod_ownership
 from kubeocean.errors import (
     AlreadyExists,
     ApiError,
@@ -186,7 +186,7 @@ def is_owned_by(secret: Object, uid: str) -> bool:
 
 def _labels(context: TokenContext) -> dict[str, str]:
     domain = context.domain
-    return ownership(context.ids, domain) | {domain.service_account_token: group.TRUE}
+    return ownership_labels(context.ids, domain) | {domain.service_account_token: group.TRUE}
 
 
 def _annotations(context: TokenContext, token: Token) -> dict[str, str]:
@@ -371,7 +371,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
 
         :raises AlreadyExists: the Secret is foreign.
         """
-        claim = claim_pod(
+        ownership = pod_ownership(
             secret,
             virtual=context.pod,
             uid=context.pod_uid,
@@ -379,7 +379,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
             domain=context.domain,
         )
         # A Secret that lost all labels and annotations still has its owner.
-        if claim is Claim.FOREIGN and not is_owned_by(secret, context.owner_uid):
+        if ownership is Ownership.FOREIGN and not is_owned_by(secret, context.owner_uid):
             message = f"Secret {context.secret} exists and belongs to others"
             raise AlreadyExists(f"could not create the token of pod {context.pod}: {message}")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.api.naming import host_port_pod
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.nodes.host_port_forge import (
     HostPort,
@@ -103,9 +103,9 @@ def test_a_port_that_two_pods_hold_is_reserved_once() -> None:
         (pod_of(phase="Failed"), False),
         (pod_of(labels={"kubeocean.io/managed-by": "kubeocean"}), False),
         (pod_of(labels={"kubeocean.io/managed-by": "helm"}), True),
-        (pod_of(labels=ownership(IDS, DEFAULT)), False),
-        (pod_of(labels=ownership(Ids("b2", "c1", "computing"), DEFAULT)), True),
-        (pod_of(labels=ownership(Ids("b1", "c1", "another"), DEFAULT)), True),
+        (pod_of(labels=ownership_labels(IDS, DEFAULT)), False),
+        (pod_of(labels=ownership_labels(Ids("b2", "c1", "computing"), DEFAULT)), True),
+        (pod_of(labels=ownership_labels(Ids("b1", "c1", "another"), DEFAULT)), True),
         (pod_of(labels={"tapestry.io/managed-by": "tapestry"}), True),
     ],
     ids=lambda value: str(value) if isinstance(value, bool) else "",

@@ -10,7 +10,7 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.api.bindings import BindingSpec, ClusterBinding
 from kubeocean.api.group import DEFAULT as D
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.runtime.kinds import Node, NodeSpec, Taint
 from kubeocean.runtime.objects import Condition, Key, Meta, OwnerReference
 from kubeocean.syncer.pods.plan import (
@@ -34,7 +34,7 @@ from kubeocean.syncer.pods.plan import (
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 
 IDS = Ids("east", "c1", "1b2c")
-OURS = ownership(IDS, D)
+OURS = ownership_labels(IDS, D)
 NOW = "2026-01-01T00:00:00Z"
 Status = type(VirtualPod().status)
 
