@@ -40,7 +40,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Condition, Key, Object, ObjectT, Resource
-from kubeocean.syncer.pods.plan import is_lent
+from kubeocean.syncer.pods.plan import is_own_node
 from kubeocean.syncer.pods.views import (
     PHYSICAL_PODS,
     VIRTUAL_PODS,
@@ -305,9 +305,9 @@ class Clusters:
         name = vnode.annotations.get(self.domain.physical_node_name)
         return name or vnode.labels.get(self.domain.physical_node_name, "")
 
-    def is_on_lent_node(self, vpod: VirtualPod) -> bool:
+    def is_on_own_node(self, vpod: VirtualPod) -> bool:
         """Whether a virtual pod is bound to an existing virtual node of this binding."""
-        return is_lent(self.vnodes.get(Key("", vpod.spec.node_name)), self.ids, self.domain)
+        return is_own_node(self.vnodes.get(Key("", vpod.spec.node_name)), self.ids, self.domain)
 
     def is_vnode(self, node: Node) -> bool:
         """Whether a Node of the computing cluster is a virtual node of this binding."""
@@ -336,7 +336,7 @@ class Clusters:
 
         Only names are compared, because the cache of nodes may not have synced. The clusterID of
         another binding may begin with this binding's clusterID; then its nodes match, too. Use
-        `is_on_lent_node` to exclude these.
+        `is_on_own_node` to exclude these.
         """
         return pod.spec.node_name.startswith(self._vnode_prefix)
 

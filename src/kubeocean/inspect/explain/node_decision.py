@@ -23,7 +23,7 @@ from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
 from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
 from kubeocean.leasing.limits import cautious_limits, withheld_resources
 from kubeocean.leasing.policy_choice import ParsedPolicy, PassedOver, choose
-from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, lent_pod_of, plan_reclaim
+from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim, pod_on_node
 from kubeocean.leasing.requests import NodeUsage, requests_of
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.kinds import Node
@@ -195,7 +195,7 @@ def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
         cause=decision.cause,
         rules=decision.rules,
         taints=node.virtual.spec.taints or (),
-        pods=tuple(map(lent_pod_of, pods)),
+        pods=tuple(map(pod_on_node, pods)),
         rules_since=decision.since,
         worker_answers=not binding.problem,
         domain=binding.domain,

@@ -43,7 +43,7 @@ from kubeocean.syncer.pods.plan import (
     UNSCHEDULED_S,
     Action,
     Plan,
-    is_lent,
+    is_own_node,
     is_wanted,
     ownership_of,
     plan,
@@ -298,7 +298,7 @@ def _plan(snapshot: PodSnapshot, pod: VirtualPod) -> Plan:
     return plan(
         pod,
         require(snapshot.ppods),
-        lent=is_lent(_node(snapshot).virtual, ids, domain),
+        own_node=is_own_node(_node(snapshot).virtual, ids, domain),
         wanted=True,
         had_physical=lambda: recorded and not is_copied(pod.content(), domain),
         ids=ids,

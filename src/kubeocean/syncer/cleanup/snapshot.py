@@ -33,7 +33,7 @@ from kubeocean.syncer.cleanup.diff import (
 )
 from kubeocean.syncer.nodes.csinodes import CSI_NODES
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
-from kubeocean.syncer.pods.plan import is_lent
+from kubeocean.syncer.pods.plan import is_own_node
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
@@ -188,7 +188,7 @@ class ClusterSnapshot:
         domain = self._domain
         managed = f"{domain.managed_by}={domain.product}"
         nodes = (await self._computing.list(NODES, labels=managed)).items
-        return {each.name for each in nodes if not is_lent(each, self._ids, domain)}
+        return {each.name for each in nodes if not is_own_node(each, self._ids, domain)}
 
     async def _read_pods(
         self, comparison: Comparison, foreign: Set[str], namespace: str = ""

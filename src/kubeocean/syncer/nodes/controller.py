@@ -317,11 +317,11 @@ class NodeController:
         last_eviction: str,
         *,
         takes_pods: bool,
-    ) -> forge.Lent:
+    ) -> forge.LentNode:
         clusters, parsed = self._clusters, decision.policy.parsed
         binding = clusters.binding
         assert binding is not None
-        return forge.Lent(
+        return forge.LentNode(
             pnode=pnode.content(),
             vnode=name,
             binding=clusters.binding_name,
@@ -359,7 +359,7 @@ class NodeController:
 
     # Writes of the virtual node
 
-    async def _create(self, lent: forge.Lent, pnode: Node) -> Outcome:
+    async def _create(self, lent: forge.LentNode, pnode: Node) -> Outcome:
         clusters = self._clusters
         try:
             created = await clusters.computing.create(

@@ -24,7 +24,7 @@ from kubeocean.leasing.reclaim import (
     PodStep,
     ReclaimInput,
     ReclaimPlan,
-    lent_pod_of,
+    pod_on_node,
 )
 from kubeocean.leasing.report import eviction_message
 from kubeocean.runtime.clock import instant_of
@@ -78,7 +78,7 @@ class Evictor:
             cause=cause,
             rules=rules,
             taints=(vnode.spec.taints or ()) if vnode is not None else (),
-            pods=tuple(lent_pod_of(pod, self._attempts.get(pod.uid)) for pod in pods),
+            pods=tuple(pod_on_node(pod, self._attempts.get(pod.uid)) for pod in pods),
             rules_since=since,
             evictions=self._slots.recent(policy, now=now),
             last_eviction=self._last_eviction(name, vnode, now),

@@ -53,8 +53,8 @@ from kubeocean.syncer.pods.plan import (
     bound_for_s,
     grace_of,
     is_due,
-    is_lent,
     is_live,
+    is_own_node,
     is_stray,
     is_wanted,
     ownership_of,
@@ -194,8 +194,8 @@ class PodController:
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no pod.
         ids, domain = self.clusters.ids, self.clusters.domain
-        was_lent, lent = (is_lent(vnode, ids, domain) for vnode in (old, new))
-        if old is None or new is None or was_lent != lent:
+        was_own, is_own = (is_own_node(vnode, ids, domain) for vnode in (old, new))
+        if old is None or new is None or was_own != is_own:
             vnode = new or old
             assert vnode is not None
             for vpod in self.clusters.vpods.by("node", vnode.name):
@@ -253,11 +253,11 @@ class PodController:
         vpod = clusters.vpods.get(key)
         vnode = clusters.vnodes.get(Key("", vpod.spec.node_name)) if vpod is not None else None
         record = self.records.of(vpod) if vpod is not None else PodRecord(key)
-        lent = is_lent(vnode, ids, domain)
+        own_node = is_own_node(vnode, ids, domain)
         todo = plan(
             vpod,
             clusters.ppods.by("virtual", str(key)),
-            lent=lent,
+            own_node=own_node,
             wanted=vpod is not None and is_wanted(vpod, clusters.binding, domain),
             had_physical=lambda: vpod is not None and self._had_physical(vpod, record),
             ids=ids,
@@ -279,7 +279,7 @@ class PodController:
                 outcomes.append(await self._sync(vpod, ppod, vnode, record))
             case Action.DELETE:
                 assert ppod is not None
-                outcomes.append(await self._delete(vpod, ppod, record, lent=lent))
+                outcomes.append(await self._delete(vpod, ppod, record, own_node=own_node))
             case Action.FINALIZE:
                 outcomes.append(await self._finalize(vpod, record))
             case Action.REPORT_LOST:
@@ -635,12 +635,12 @@ class PodController:
     # DELETE, FINALIZE, REPORT_UNWANTED, REPORT_LOST
 
     async def _delete(
-        self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, lent: bool
+        self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, own_node: bool
     ) -> Outcome:
         """Delete the physical pod, and report its status until its end."""
         await self._delete_physical(vpod.key, ppod, self.records.physical(ppod), grace_of(vpod))
-        if not lent or vpod.finished or record.has_shown(ppod):
-            return Done()  # if its node is not lent, another binding may write the virtual pod
+        if not own_node or vpod.finished or record.has_shown(ppod):
+            return Done()  # if its node is not ours, another binding may write the virtual pod
         sync = _Sync(vpod, ppod, record)
         await self._report_status(sync)
         return sync.finish(Done())
@@ -650,7 +650,7 @@ class PodController:
         if record.removed:
             return Done()
         if not record.is_end_certain and (ppod := await self._physical.find(vpod)) is not None:
-            deleted = await self._delete(vpod, ppod, record, lent=True)
+            deleted = await self._delete(vpod, ppod, record, own_node=True)
             await self._physical.restore_marks(vpod, ppod)
             return _soonest([deleted, After(_BEHIND_S)])
         exists = await self._report_end(vpod, record)

@@ -82,7 +82,7 @@ class PodEvents:
 
     def _is_ours(self, vpod: VirtualPod, ppod: PhysicalPod) -> bool:
         clusters = self._clusters
-        if not clusters.is_on_lent_node(vpod):
+        if not clusters.is_on_own_node(vpod):
             return False
         return is_ours(
             pod_ownership(

@@ -35,9 +35,9 @@ __all__ = [
     "bound_for_s",
     "grace_of",
     "is_due",
-    "is_lent",
     "is_live",
     "is_ours",
+    "is_own_node",
     "is_stray",
     "is_wanted",
     "missing_marks",
@@ -86,7 +86,7 @@ def plan(
     vpod: VirtualPod | None,
     ppods: Iterable[PhysicalPod],
     *,
-    lent: bool,
+    own_node: bool,
     wanted: bool,
     had_physical: Callable[[], bool],
     ids: Ids,
@@ -94,8 +94,9 @@ def plan(
 ) -> Plan:
     """Return the next action for a virtual pod.
 
-    - `lent`: its node is a virtual node of this binding. If not, nothing is written to the virtual
-      pod, which may be another binding's; a physical pod that has to end is deleted all the same.
+    - `own_node`: its node is a virtual node of this binding. If not, nothing is written to the
+      virtual pod, which may be another binding's; a physical pod that has to end is deleted all the
+      same.
     - `wanted`: the pod may run in the worker cluster.
     - `had_physical`: whether this virtual pod ever had a physical pod.
     """
@@ -115,15 +116,15 @@ def plan(
         ended = vpod.finished and not ours[0].finished
         if vpod.deleting or ended:
             return Plan(Action.DELETE, ours[0], strays)
-        return Plan(Action.SYNC, ours[0], strays) if lent else Plan(Action.NONE, strays=strays)
-    action = _without_physical(vpod, lent=lent, wanted=wanted, had_physical=had_physical)
+        return Plan(Action.SYNC, ours[0], strays) if own_node else Plan(Action.NONE, strays=strays)
+    action = _without_physical(vpod, own_node=own_node, wanted=wanted, had_physical=had_physical)
     return Plan(action, strays=strays)
 
 
 def _without_physical(
-    vpod: VirtualPod, *, lent: bool, wanted: bool, had_physical: Callable[[], bool]
+    vpod: VirtualPod, *, own_node: bool, wanted: bool, had_physical: Callable[[], bool]
 ) -> Action:
-    if not lent:
+    if not own_node:
         # Another binding's pod; or its node is gone, and Kubernetes removes such pods.
         return Action.NONE
     if vpod.deleting:
@@ -171,7 +172,7 @@ def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) 
     )
 
 
-def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
+def is_own_node(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
     """Whether a virtual node is one of this binding's, by its labels.
 
     The name does not decide: the clusterID of one binding may begin with that of another.

@@ -19,8 +19,8 @@ from kubeocean.syncer.pods.plan import (
     bound_for_s,
     grace_of,
     is_due,
-    is_lent,
     is_live,
+    is_own_node,
     is_stray,
     is_wanted,
     missing_marks,
@@ -67,14 +67,14 @@ def ppod(
 def planned(
     virtual: VirtualPod | None,
     *ppods: PhysicalPod,
-    lent: bool = True,
+    own_node: bool = True,
     wanted: bool = True,
     had_physical: bool = False,
 ) -> Plan:
     return plan(
         virtual,
         ppods,
-        lent=lent,
+        own_node=own_node,
         wanted=wanted,
         had_physical=lambda: had_physical,
         ids=IDS,
@@ -86,7 +86,7 @@ def test_a_bound_pod_is_created_once() -> None:
     assert planned(vpod()).action is Action.CREATE
     assert planned(vpod(), had_physical=True).action is Action.REPORT_LOST
     assert planned(vpod(), wanted=False).action is Action.REPORT_UNWANTED
-    assert planned(vpod(), lent=False).action is Action.NONE
+    assert planned(vpod(), own_node=False).action is Action.NONE
     assert planned(vpod(phase="Succeeded"), had_physical=True).action is Action.NONE
 
 
@@ -94,7 +94,7 @@ def test_a_pod_that_runs_is_synced_while_its_node_is_lent() -> None:
     mine = ppod()
     for wanted in (True, False):
         assert planned(vpod(), mine, wanted=wanted) == Plan(Action.SYNC, mine)
-        assert planned(vpod(), mine, lent=False, wanted=wanted) == Plan(Action.NONE)
+        assert planned(vpod(), mine, own_node=False, wanted=wanted) == Plan(Action.NONE)
     assert planned(vpod(phase="Succeeded"), ppod(phase="Succeeded")).action is Action.SYNC
 
 
@@ -103,14 +103,14 @@ def test_the_physical_pod_of_a_deleted_or_ended_virtual_pod_is_deleted() -> None
     assert planned(vpod(phase="Failed"), ppod()).action is Action.DELETE
     assert planned(vpod(deleting=True)).action is Action.FINALIZE
     assert planned(vpod(deleting=True), wanted=False).action is Action.FINALIZE
-    assert planned(vpod(deleting=True), lent=False).action is Action.NONE
+    assert planned(vpod(deleting=True), own_node=False).action is Action.NONE
 
 
 def test_a_physical_pod_is_deleted_also_if_its_node_is_not_lent() -> None:
     mine = ppod()
-    assert planned(vpod(deleting=True), mine, lent=False) == Plan(Action.DELETE, mine)
-    assert planned(vpod(phase="Failed"), mine, lent=False) == Plan(Action.DELETE, mine)
-    assert planned(None, mine, lent=False) == Plan(Action.DELETE_STRAYS, strays=(mine,))
+    assert planned(vpod(deleting=True), mine, own_node=False) == Plan(Action.DELETE, mine)
+    assert planned(vpod(phase="Failed"), mine, own_node=False) == Plan(Action.DELETE, mine)
+    assert planned(None, mine, own_node=False) == Plan(Action.DELETE_STRAYS, strays=(mine,))
 
 
 def test_a_physical_pod_of_the_earlier_implementation_is_synced() -> None:
@@ -170,12 +170,12 @@ def test_system_pods_and_daemons_do_not_run_in_the_worker() -> None:
 
 
 def test_a_node_is_lent_by_its_own_cluster() -> None:
-    assert not is_lent(None, IDS, D)
-    assert not is_lent(Node(metadata=Meta(labels={D.physical_cluster_id: "c2"})), IDS, D)
-    assert is_lent(Node(metadata=Meta(labels={D.physical_cluster_id: "c1"})), IDS, D)
+    assert not is_own_node(None, IDS, D)
+    assert not is_own_node(Node(metadata=Meta(labels={D.physical_cluster_id: "c2"})), IDS, D)
+    assert is_own_node(Node(metadata=Meta(labels={D.physical_cluster_id: "c1"})), IDS, D)
     labels = {D.physical_cluster_id: "c1", D.cluster_binding: "east"}
-    assert is_lent(Node(metadata=Meta(labels=labels)), IDS, D)
-    assert not is_lent(Node(metadata=Meta(labels=labels | {D.cluster_binding: "west"})), IDS, D)
+    assert is_own_node(Node(metadata=Meta(labels=labels)), IDS, D)
+    assert not is_own_node(Node(metadata=Meta(labels=labels | {D.cluster_binding: "west"})), IDS, D)
 
 
 def test_the_grace_is_that_of_the_virtual_pod_and_may_be_shortened() -> None:
