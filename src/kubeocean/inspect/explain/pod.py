@@ -44,7 +44,7 @@ from kubeocean.syncer.pods.plan import (
     Action,
     Plan,
     is_own_node,
-    is_wanted,
+    may_run_in_worker,
     ownership_of,
     plan,
 )
@@ -195,7 +195,7 @@ def _without_worker(snapshot: PodSnapshot, pod: VirtualPod) -> Answer | None:
     if worker is None:
         verdict = f"node {name} is left over of binding {binding.name}, which does not exist"
         return Answer(ExplanationRule.BINDING_GONE, verdict)
-    if not is_wanted(pod, worker.binding, domain):
+    if not may_run_in_worker(pod, worker.binding, domain):
         return _stays(snapshot, pod)
     if binding.problem:
         answer = silent_worker(binding, "the pod shows its last known status")
@@ -299,7 +299,7 @@ def _plan(snapshot: PodSnapshot, pod: VirtualPod) -> Plan:
         pod,
         require(snapshot.ppods),
         own_node=is_own_node(_node(snapshot).virtual, ids, domain),
-        wanted=True,
+        may_run=True,
         had_physical=lambda: recorded and not is_copied(pod.content(), domain),
         ids=ids,
         domain=domain,

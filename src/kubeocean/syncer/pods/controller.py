@@ -51,17 +51,17 @@ from kubeocean.syncer.pods.plan import (
     UNSCHEDULED_S,
     Action,
     bound_for_s,
+    excluded_because,
     grace_of,
     is_due,
     is_live,
     is_own_node,
     is_stray,
-    is_wanted,
+    may_run_in_worker,
     ownership_of,
     physical_names,
     physical_node,
     plan,
-    unwanted_because,
 )
 from kubeocean.syncer.pods.record import (
     LONGEST_MESSAGE,
@@ -258,7 +258,7 @@ class PodController:
             vpod,
             clusters.ppods.by("virtual", str(key)),
             own_node=own_node,
-            wanted=vpod is not None and is_wanted(vpod, clusters.binding, domain),
+            may_run=vpod is not None and may_run_in_worker(vpod, clusters.binding, domain),
             had_physical=lambda: vpod is not None and self._had_physical(vpod, record),
             ids=ids,
             domain=domain,
@@ -284,8 +284,8 @@ class PodController:
                 outcomes.append(await self._finalize(vpod, record))
             case Action.REPORT_LOST:
                 outcomes.append(await self._report_lost(vpod, record))
-            case Action.REPORT_UNWANTED:
-                await self._report_unwanted(vpod)
+            case Action.REPORT_EXCLUDED:
+                await self._report_excluded(vpod)
             case Action.NONE | Action.DELETE_STRAYS:
                 pass
         return _soonest(outcomes)
@@ -632,7 +632,7 @@ class PodController:
         self._note_problem(vpod, record, problem, message)
         return After(record.put_off(self.clusters.clock.monotonic(), at_most_s=at_most_s))
 
-    # DELETE, FINALIZE, REPORT_UNWANTED, REPORT_LOST
+    # DELETE, FINALIZE, REPORT_EXCLUDED, REPORT_LOST
 
     async def _delete(
         self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, own_node: bool
@@ -666,14 +666,14 @@ class PodController:
         record.removed = True
         return Done()
 
-    async def _report_unwanted(self, vpod: VirtualPod) -> None:
+    async def _report_excluded(self, vpod: VirtualPod) -> None:
         """Report, once, that a virtual pod is not meant to run in the worker."""
         binding = self.clusters.binding
         if binding is None:
             return
-        message = unwanted_because(vpod, binding, self.clusters.domain)
+        message = excluded_because(vpod, binding, self.clusters.domain)
         now = self.clusters.now_text()
-        status = pod_status.not_expected(vpod.content(), message, now=now)
+        status = pod_status.excluded(vpod.content(), message, now=now)
         if status and await self._virtual.patch_status(vpod, status) is not None:
             self._virtual.inform(vpod, PodEvent.NOT_REPLICATED, message)
 

@@ -33,13 +33,14 @@ __all__ = [
     "Action",
     "Plan",
     "bound_for_s",
+    "excluded_because",
     "grace_of",
     "is_due",
     "is_live",
     "is_ours",
     "is_own_node",
     "is_stray",
-    "is_wanted",
+    "may_run_in_worker",
     "missing_marks",
     "ownership_of",
     "physical_names",
@@ -47,7 +48,6 @@ __all__ = [
     "plan",
     "possible_keys",
     "reclaim_reason",
-    "unwanted_because",
 ]
 
 FORCED_GRACE_S: Final = 1  # for containers of a pod whose virtual pod is gone
@@ -63,7 +63,7 @@ class Action(Enum):
     SYNC = auto()  # the pod runs: apply changes to the physical pod, report its status
     DELETE = auto()  # the virtual pod was deleted or has ended: delete the physical pod
     FINALIZE = auto()  # the virtual pod was deleted and nothing runs for it: remove it
-    REPORT_UNWANTED = auto()  # the pod is not meant to run in the worker: report that
+    REPORT_EXCLUDED = auto()  # the pod is not meant to run in the worker: report that
     REPORT_LOST = auto()  # the physical pod disappeared: fail the virtual pod
     DELETE_STRAYS = auto()  # there is no virtual pod: delete its physical pods
 
@@ -87,7 +87,7 @@ def plan(
     ppods: Iterable[PhysicalPod],
     *,
     own_node: bool,
-    wanted: bool,
+    may_run: bool,
     had_physical: Callable[[], bool],
     ids: Ids,
     domain: Domain,
@@ -97,7 +97,7 @@ def plan(
     - `own_node`: its node is a virtual node of this binding. If not, nothing is written to the
       virtual pod, which may be another binding's; a physical pod that has to end is deleted all the
       same.
-    - `wanted`: the pod may run in the worker cluster.
+    - `may_run`: the pod may run in the worker cluster.
     - `had_physical`: whether this virtual pod ever had a physical pod.
     """
     known = list(ppods)
@@ -117,12 +117,12 @@ def plan(
         if vpod.deleting or ended:
             return Plan(Action.DELETE, ours[0], strays)
         return Plan(Action.SYNC, ours[0], strays) if own_node else Plan(Action.NONE, strays=strays)
-    action = _without_physical(vpod, own_node=own_node, wanted=wanted, had_physical=had_physical)
+    action = _without_physical(vpod, own_node=own_node, may_run=may_run, had_physical=had_physical)
     return Plan(action, strays=strays)
 
 
 def _without_physical(
-    vpod: VirtualPod, *, own_node: bool, wanted: bool, had_physical: Callable[[], bool]
+    vpod: VirtualPod, *, own_node: bool, may_run: bool, had_physical: Callable[[], bool]
 ) -> Action:
     if not own_node:
         # Another binding's pod; or its node is gone, and Kubernetes removes such pods.
@@ -133,7 +133,7 @@ def _without_physical(
         return Action.NONE
     if had_physical():
         return Action.REPORT_LOST
-    return Action.CREATE if wanted else Action.REPORT_UNWANTED
+    return Action.CREATE if may_run else Action.REPORT_EXCLUDED
 
 
 # Ownership
@@ -152,12 +152,12 @@ def is_ours(ownership: Ownership) -> bool:
     return ownership in (Ownership.OURS, Ownership.TAKEABLE)
 
 
-def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
+def may_run_in_worker(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
     """Whether a pod may run in the worker: no system pods, DaemonSet pods only on request."""
-    return binding is not None and not unwanted_because(vpod, binding, domain)
+    return binding is not None and not excluded_because(vpod, binding, domain)
 
 
-def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
+def excluded_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
     """Return why a pod is not meant to run in the worker; empty if it is."""
     if vpod.namespace in domain.system_namespaces:
         return f"pods of namespace {vpod.namespace} do not run in workers"

@@ -30,12 +30,12 @@ from kubeocean.runtime.objects import Json, merge_patch, printable_json
 __all__ = [
     "FINISHED",
     "PodRejection",
+    "excluded",
     "final",
     "gates",
     "lost",
     "mirror",
     "not_created",
-    "not_expected",
     "not_synced",
     "rejected",
     "waits_for_node",
@@ -224,7 +224,7 @@ def not_created(vpod: Json, message: str, *, now: str) -> Json:
     return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
 
 
-def not_expected(vpod: Json, message: str, *, now: str) -> Json:
+def excluded(vpod: Json, message: str, *, now: str) -> Json:
     """Return the status patch with the condition of a pod that is not meant to run in workers."""
     condition = {
         "type": POD_EXPECTED,

@@ -19,7 +19,7 @@ from kubeocean.errors import NotFound
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.plan import is_own_node, is_wanted
+from kubeocean.syncer.pods.plan import is_own_node, may_run_in_worker
 from kubeocean.syncer.pods.referenced_objects import References, references
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 
@@ -192,7 +192,9 @@ class PodReferences:
             return False
         binding = self._clusters.binding
         unknown = binding is None
-        return not pod.finished and (unknown or is_wanted(pod, binding, self._clusters.domain))
+        return not pod.finished and (
+            unknown or may_run_in_worker(pod, binding, self._clusters.domain)
+        )
 
     def _has_physical_pod(self, pod: Key) -> bool:
         return bool(self._clusters.ppods.by("virtual", str(pod)))

@@ -9,12 +9,12 @@ from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.pods.status import (
+    excluded,
     final,
     gates,
     lost,
     mirror,
     not_created,
-    not_expected,
     not_synced,
     rejected,
     waits_for_node,
@@ -233,10 +233,10 @@ def test_the_reason_for_a_missing_physical_pod_is_a_condition_until_there_is_one
 
 def test_a_pod_that_is_not_replicated_has_a_condition_until_it_runs() -> None:
     vpod = pod(condition("PodScheduled"))
-    patch = not_expected(vpod, "no daemons", now=EARLY)
+    patch = excluded(vpod, "no daemons", now=EARLY)
     assert types(patch) == {"PodScheduled": "True", "PhysicalPodExpected": "False"}
     patched = applied(vpod, patch)
-    assert not_expected(patched, "no daemons", now=LATE) == {}
+    assert excluded(patched, "no daemons", now=LATE) == {}
     assert types(mirror(patched, pod())) == {"PodScheduled": "True"}
 
 
