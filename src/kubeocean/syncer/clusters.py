@@ -258,7 +258,7 @@ class Clusters:
         """Whether the binding gives its worker more trust than Kubernetes gives a kubelet."""
         return self.binding is not None and self.binding.spec.trusts_fully
 
-    def is_held(self, binding: ClusterBinding | None) -> bool:
+    def has_finalizer(self, binding: ClusterBinding | None) -> bool:
         """Whether a binding has the syncer's finalizer, until its nodes are reclaimed."""
         finalizers = binding.metadata.finalizers if binding is not None else None
         return self.domain.finalizer_syncer in (finalizers or ())
@@ -274,7 +274,7 @@ class Clusters:
             return False
         return policy_ownership(policy, ids=self.ids, domain=self.domain) is not Ownership.FOREIGN
 
-    def holds(self, policy: ResourceLeasingPolicy | None) -> bool:
+    def is_ours(self, policy: ResourceLeasingPolicy | None) -> bool:
         """Whether a policy lends to this binding, and has our finalizer and claim."""
         if policy is None or not self.concerns(policy):
             return False

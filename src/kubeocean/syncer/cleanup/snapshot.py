@@ -54,13 +54,14 @@ class Comparison:
 
     pods: dict[Key, ComparedPod] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
-    held: set[tuple[str, Key]] = field(default_factory=set)  # copies that other copies refer to
+    # Copies that other copies refer to
+    referenced: set[tuple[str, Key]] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)  # kinds that may not be listed
     findings: tuple[Difference, ...] = ()
 
     def is_unused(self, copy: Counterpart) -> bool:
         """Whether no pod and no other copy uses a copy, all kinds that may do so being listed."""
-        if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
+        if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.referenced:
             return False
         return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
 
@@ -149,7 +150,7 @@ class ClusterSnapshot:
         copies = await self._list(comparison, self._worker, resource, namespace, labels=labels)
         for copy in copies:
             references = kind.copy_references(copy.content())
-            comparison.held |= {(kind.refers_to, key) for key in references}
+            comparison.referenced |= {(kind.refers_to, key) for key in references}
         return copies
 
     # The computing cluster

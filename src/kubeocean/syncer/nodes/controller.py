@@ -24,8 +24,8 @@ from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
-    Hold,
     Ignore,
+    LeaveUnchanged,
     Lend,
     Reclaim,
     ReclaimCause,
@@ -141,7 +141,7 @@ class NodeController:
             self.enqueue_all()
 
     def _relevant(self, binding: ClusterBinding) -> tuple[object, ...]:
-        return binding.spec, binding.deleting, self._clusters.is_held(binding)
+        return binding.spec, binding.deleting, self._clusters.has_finalizer(binding)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         vnode = _either(old, new)
@@ -237,7 +237,7 @@ class NodeController:
             case Reclaim():
                 assert vnode is not None
                 return await self._reclaim(key.name, pnode if same else None, vnode, decision)
-            case Hold(why=why):
+            case LeaveUnchanged(why=why):
                 if vnode is not None:
                     status = self._refreshed(pnode if same else None, vnode, capped=True)
                     await self._write(vnode, forge.NodePatches({}, status))
@@ -259,10 +259,10 @@ class NodeController:
         """
         clusters, policy = self._clusters, decision.policy.name
         name = clusters.vnode_name(pnode.name)
-        held = clusters.is_held(clusters.binding) and clusters.holds(
+        has_finalizers = clusters.has_finalizer(clusters.binding) and clusters.is_ours(
             clusters.policies.get(Key("", policy))
         )
-        if vnode is None and not held:
+        if vnode is None and not has_finalizers:
             # Without our finalizers on both, a deletion of the policy would lose its rules, and one
             # of the binding would leave a virtual node behind. Adding a finalizer enqueues all
             # nodes.

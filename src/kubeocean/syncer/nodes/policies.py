@@ -130,7 +130,7 @@ class PolicyController:
             if policy.name in self._records:
                 self._records[policy.name].effect = None
             self._enqueue_nodes()
-        elif self._clusters.holds(new) and not self._clusters.holds(old):
+        elif self._clusters.is_ours(new) and not self._clusters.is_ours(old):
             self._enqueue_nodes()
         self.controller.enqueue(policy.key)
 
@@ -159,8 +159,13 @@ class PolicyController:
             self.controller.enqueue(policy.key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        held = self._clusters.is_held
-        if old is None or new is None or old.deleting != new.deleting or held(old) != held(new):
+        has_finalizer = self._clusters.has_finalizer
+        if (
+            old is None
+            or new is None
+            or old.deleting != new.deleting
+            or has_finalizer(old) != has_finalizer(new)
+        ):
             self._enqueue_all()
 
     @property
@@ -172,7 +177,7 @@ class PolicyController:
     def _has_finalizer(self, policy: ResourceLeasingPolicy) -> bool:
         return self._clusters.domain.finalizer_policy in (policy.metadata.finalizers or ())
 
-    def held(self) -> Iterator[str]:
+    def with_finalizer(self) -> Iterator[str]:
         """Return the policies of this binding that have our finalizer."""
         for policy in self._clusters.policies.items():
             if self._clusters.concerns(policy) and self._has_finalizer(policy):
@@ -213,7 +218,7 @@ class PolicyController:
             return await self._check_binding(policy, now)
         if cached is None or policy.deleting or self._is_ending:
             return await self._release(policy, cached, now)
-        if not self._clusters.is_held(self._clusters.binding):
+        if not self._clusters.has_finalizer(self._clusters.binding):
             return Done()  # every policy is enqueued when the binding has our finalizer
         version = await self._hold(policy)
         rest_s = await self._write_status(cached, now, version)
@@ -294,7 +299,7 @@ class PolicyController:
 
     async def _hold(self, policy: ResourceLeasingPolicy) -> str:
         """Add our finalizer and claim to a policy; return the policy's resourceVersion."""
-        if self._clusters.holds(policy):
+        if self._clusters.is_ours(policy):
             return policy.resource_version
         ours, present = self._clusters.domain.finalizer_policy, policy.metadata.finalizers or ()
         finalizers = [*(each for each in present if each != ours), ours]
@@ -317,8 +322,8 @@ class PolicyController:
             rest_s = await self._write_status(cached, now, version)
         ours = clusters.concerns(policy) or clusters.was_ours(policy)
         claim = policy_claim(clusters.ids, clusters.domain)
-        held = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
-        if lent or not ours or not held or rest_s is not None:
+        has_ours = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
+        if lent or not ours or not has_ours or rest_s is not None:
             return Done() if rest_s is None else After(rest_s)
         if cached is not None and policy.deleting:
             self._emit_reclaimed(policy)

@@ -108,7 +108,7 @@ class Rules:
         """Whether no object needs a copy, by answers of the API servers newer than `since`."""
         return await self.references.unused((self.kind.name, key), since=since)
 
-    def is_held(self, key: Key) -> bool:
+    def is_referenced(self, key: Key) -> bool:
         """Whether another copy refers to the copy of a source, and must be deleted before it."""
         return False
 
@@ -365,7 +365,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     async def is_unused(self, key: Key, copy: Copy) -> bool:
         """Whether no object needs a copy, as the API servers answer now."""
-        if self.wanted(key) or self.rules.is_held(key):
+        if self.wanted(key) or self.rules.is_referenced(key):
             return False
         return await self.rules.unused(key, copy, self.clusters.clock.monotonic())
 
@@ -439,7 +439,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     async def _source_absent(self, key: Key, copies: Iterable[Copy]) -> Missing:
         """Delete the copies of a source that does not exist, and watch for its creation."""
-        if not self.rules.is_held(key):
+        if not self.rules.is_referenced(key):
             for copy in copies:
                 await self._store.delete(key, copy)
         retry_s = WATCHED_S if self.existence_watches.add(key) else _RETRY_S
@@ -542,7 +542,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if self._abandoned or (not copies and source is None):
             record.unused_since = None
             return Done()
-        if not self.clusters.worker_health.answers or self.rules.is_held(key):
+        if not self.clusters.worker_health.answers or self.rules.is_referenced(key):
             return Done()  # the key is enqueued again when that changes
         now = self.clusters.clock.monotonic()
         if record.unused_since is None:

@@ -21,10 +21,10 @@ from kubeocean.syncer.nodes.host_port_forge import (
     fits,
     forge,
     forge_namespace,
-    held,
     is_ours,
     lean,
     ports_of,
+    taken_ports,
 )
 
 IDS = Ids("b1", "c1", "computing")
@@ -89,7 +89,7 @@ def test_a_pod_without_containers_or_ports_holds_nothing() -> None:
 
 def test_a_port_that_two_pods_hold_is_reserved_once() -> None:
     both = [pod_of({"hostPort": 80}), pod_of({"hostPort": 80, "hostIP": "0.0.0.0"})]
-    assert held(both, IDS, DEFAULT) == (HTTP,)
+    assert taken_ports(both, IDS, DEFAULT) == (HTTP,)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_exactly_the_ports_of_counted_pods_are_held_in_order(
         made.append(pod_of(*documents[0], init=tuple(documents[1]), phase=phase, labels=labels))
         if not ours and phase in ("Pending", "Running"):
             expected |= {port for port, _ in (*main, *init)}
-    ports = held(made, IDS, DEFAULT)
+    ports = taken_ports(made, IDS, DEFAULT)
     assert set(ports) == expected
     assert list(ports) == sorted(expected)
-    assert ports == held(reversed([lean(pod, IDS, DEFAULT) for pod in made]), IDS, DEFAULT)
+    assert ports == taken_ports(reversed([lean(pod, IDS, DEFAULT) for pod in made]), IDS, DEFAULT)
 
 
 @given(st.sets(ports, min_size=1, max_size=8), st.sets(ports, min_size=1, max_size=8))

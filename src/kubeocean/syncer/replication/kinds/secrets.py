@@ -78,7 +78,7 @@ class SecretRules(Rules):
     def _is_used_by_volume(self, key: Key) -> bool:
         return any(self._volumes.wanted(volume.key) for volume in self._sources_of_volumes(key))
 
-    def is_held(self, key: Key) -> bool:
+    def is_referenced(self, key: Key) -> bool:
         return any(self._volumes.copies_of(volume.key) for volume in self._sources_of_volumes(key))
 
     async def unused(self, key: Key, copy: Copy, since: float) -> bool:
