@@ -311,7 +311,7 @@ class BindingCleanup:
         assert self._deletion is not None
         self._leftovers.drain(confirmed=False)
         await self._abandon_nodes()
-        if self._leftovers.marks and now < self._deletion.until + timedelta(seconds=FREE_S):
+        if self._leftovers.copies and now < self._deletion.until + timedelta(seconds=FREE_S):
             return After(_RETRY_S)
         await self._release(binding, left, now)
         return Done()
@@ -349,7 +349,7 @@ class BindingCleanup:
         if now < ends:
             return ends
         self._leftovers.drain(confirmed=False)
-        return ends + timedelta(seconds=FREE_S) if self._leftovers.marks else ends
+        return ends + timedelta(seconds=FREE_S) if self._leftovers.copies else ends
 
     async def _write_draining(self, binding: ClusterBinding, left: str) -> float | None:
         generation = binding.metadata.generation

@@ -141,7 +141,7 @@ class Leftovers:
         self._pod_copies.drain(confirmed=confirmed)
 
     @property
-    def marks(self) -> int:
+    def copies(self) -> int:
         """How many copies and marked sources exist."""
         return self._pod_copies.remaining()
 

@@ -61,7 +61,7 @@ __all__ = ["NodeController"]
 
 WORKERS: Final = 40  # keeps an API server busy while a thousand nodes are created
 _RETRY_S: Final = 1.0
-_STRAY: Final = "stray"  # in place of a namespace: the key's name is that of a virtual node
+_VNODE: Final = "vnode"  # in place of a namespace: the key's name is that of a virtual node
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -163,12 +163,12 @@ class NodeController:
         self.controller.enqueue(Key("", pnode))
 
     def _enqueue_owner(self, vnode: Node) -> None:
-        if self._is_stray(vnode):
-            self.controller.enqueue(Key(_STRAY, vnode.name))
+        if self._is_misnamed(vnode):
+            self.controller.enqueue(Key(_VNODE, vnode.name))
         else:
             self._enqueue(self._clusters.pnode_of(vnode))
 
-    def _is_stray(self, vnode: Node) -> bool:
+    def _is_misnamed(self, vnode: Node) -> bool:
         """Whether the name of a virtual node does not follow from the worker node that it names."""
         return self._clusters.vnode_name(self._clusters.pnode_of(vnode)) != vnode.name
 
@@ -214,7 +214,7 @@ class NodeController:
             return await self._remove_finalizer(vnode)
         if vnode is None and await self._recovers(self._vnode_key(key).name):
             return Done()
-        if key.namespace == _STRAY and vnode is not None and not self._is_stray(vnode):
+        if key.namespace == _VNODE and vnode is not None and not self._is_misnamed(vnode):
             self._enqueue_owner(vnode)
             return Done()
 
@@ -405,7 +405,7 @@ class NodeController:
     async def _restore_labels(self, node: Node) -> bool:
         """Restore the labels that select a virtual node, if it is provably this binding's."""
         clusters, labels = self._clusters, self._labels()
-        if self._is_stray(node) or not clusters.is_vnode(node):
+        if self._is_misnamed(node) or not clusters.is_vnode(node):
             return False
         version = {"uid": node.uid, "resourceVersion": node.resource_version}
         body = MergePatch({"metadata": {"labels": labels, **version}})
@@ -637,7 +637,7 @@ class NodeController:
         return vnode.annotations.get(self._clusters.domain.policies_applied, "")
 
     def _vnode_key(self, key: Key) -> Key:
-        return Key("", key.name if key.namespace == _STRAY else self._clusters.vnode_name(key.name))
+        return Key("", key.name if key.namespace == _VNODE else self._clusters.vnode_name(key.name))
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
         """Whether a virtual node has the UID of the worker's node, or no UID, in its metadata."""

@@ -125,12 +125,12 @@ def changes(vnode: Json, lent: LentNode, *, now: str) -> NodePatches:
 
     labels = merge_patch(labels_now, merge(labels_now, before.labels, want.labels))
     spec_now = vnode.get("spec") or {}
-    # Marks of a cordon that a reclaim made; the second is of an earlier implementation.
-    marks = {domain.cordoned, domain.deletion_taint_time}
-    cordoned = not marks.isdisjoint(annotations_now)
+    # Annotations of a cordon that a reclaim made; the second is of an earlier implementation.
+    cordon_keys = {domain.cordoned, domain.deletion_taint_time}
+    cordoned = not cordon_keys.isdisjoint(annotations_now)
     cordons = lent.unschedulable and (cordoned or not spec_now.get("unschedulable"))
     annotations_then = merge(
-        {key: value for key, value in annotations_now.items() if key not in marks},
+        {key: value for key, value in annotations_now.items() if key not in cordon_keys},
         before.annotations,
         {
             **want.annotations,

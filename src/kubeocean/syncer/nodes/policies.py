@@ -79,7 +79,7 @@ class _PolicyRecord:
 
     effect: _Effect | None = None  # for which nodes were enqueued
     written_at: float = -WRITE_EVERY_S  # when its status was written; monotonic
-    unbound_since: float | None = None  # monotonic; the policy names another binding
+    without_binding_since: float | None = None  # monotonic; the policy names another binding
 
 
 class PolicyController:
@@ -275,12 +275,12 @@ class PolicyController:
         Several computing clusters may use this worker: each claims the policies of its bindings.
         """
         clusters = self._clusters
-        if _is_reported_unbound(policy):
+        if _is_reported_without_binding(policy):
             return Done()
         record = self._records.setdefault(policy.name, _PolicyRecord())
-        if record.unbound_since is None:
-            record.unbound_since = clusters.clock.monotonic()
-        rest_s = record.unbound_since + CLAIMED_WITHIN_S - clusters.clock.monotonic()
+        if record.without_binding_since is None:
+            record.without_binding_since = clusters.clock.monotonic()
+        rest_s = record.without_binding_since + CLAIMED_WITHIN_S - clusters.clock.monotonic()
         if rest_s > 0:
             return After(rest_s)
         try:
@@ -317,7 +317,7 @@ class PolicyController:
         rest_s, version, clusters = None, policy.resource_version, self._clusters
         lent = clusters.vnodes.by("policy", policy.name)
         # Other syncers report that the binding is gone; this one does not replace their report.
-        reported = self._is_ending and not lent and _is_reported_unbound(policy)
+        reported = self._is_ending and not lent and _is_reported_without_binding(policy)
         if cached is not None and (lent or not policy.deleting) and not reported:
             rest_s = await self._write_status(cached, now, version)
         ours = clusters.concerns(policy) or clusters.was_ours(policy)
@@ -420,7 +420,7 @@ class PolicyController:
             self._clusters.worker_events.emit(target, event.type, event.reason, event.message)
 
 
-def _is_reported_unbound(policy: ResourceLeasingPolicy) -> bool:
+def _is_reported_without_binding(policy: ResourceLeasingPolicy) -> bool:
     """Whether a policy's status says, for the present spec, that its binding does not exist."""
     active = find_condition(policy.status.conditions, ACTIVE)
     reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason

@@ -98,7 +98,9 @@ def _conditions(
     )
     if ending:
         binding = cached.policy.spec.cluster
-        return valid, conditions.POLICY_UNBOUND.condition(generation=generation, binding=binding)
+        return valid, conditions.POLICY_BINDING_DELETED.condition(
+            generation=generation, binding=binding
+        )
     verdict = conditions.POLICY_ACTIVE if lends else conditions.POLICY_INACTIVE
     until = f" until {text_of(edge)}" if edge is not None else ""
     return valid, verdict.condition(generation=generation, until=until)
@@ -221,9 +223,9 @@ def _window_events(before: PolicyStatus, after: PolicyStatus) -> Iterator[Status
             message = _message(after, conditions.VALID)
             yield StatusEvent("Warning", PolicyEvent.INVALID, message)
         return
-    unbound = conditions.POLICY_UNBOUND.reason
-    if _reason(after, conditions.ACTIVE) == unbound:
-        if _reason(before, conditions.ACTIVE) != unbound:
+    deleted = conditions.POLICY_BINDING_DELETED.reason
+    if _reason(after, conditions.ACTIVE) == deleted:
+        if _reason(before, conditions.ACTIVE) != deleted:
             message = _message(after, conditions.ACTIVE)
             yield StatusEvent("Normal", PolicyEvent.BINDING_DELETED, message)
         return

@@ -479,7 +479,7 @@ class PodController:
         """Write the physical pod's status, name and annotations to the virtual pod."""
         clusters, record = self.clusters, sync.record
         vpod, ppod = sync.vpod, sync.ppod
-        status = pod_status.mirror(sync.virtual, sync.physical, cidrs=self._cidrs)
+        status = pod_status.status_patch(sync.virtual, sync.physical, cidrs=self._cidrs)
         metadata = shown_metadata(
             sync.virtual, sync.physical, clusters.domain, trusts_fully=clusters.trusts_fully
         )

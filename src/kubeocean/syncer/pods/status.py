@@ -34,10 +34,10 @@ __all__ = [
     "final",
     "gates",
     "lost",
-    "mirror",
     "not_created",
     "not_synced",
     "rejected",
+    "status_patch",
     "waits_for_node",
     "with_disruption",
     "without_refused",
@@ -85,7 +85,7 @@ _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
 
 
-def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
+def status_patch(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
     """Return the patch that gives a virtual pod the status of its physical pod.
 
     A virtual pod that has ended is not changed, unless its physical pod has the same phase. If
@@ -175,7 +175,7 @@ def final(vpod: Json, ended: Json | None, *, now: str, cidrs: Sequence[str] | No
     no patch.
     """
     if ended is not None:
-        return mirror(vpod, ended, cidrs=cidrs)
+        return status_patch(vpod, ended, cidrs=cidrs)
     return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
 
 

@@ -401,8 +401,8 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         self, key: Key, source: Untyped | None, copies: list[Untyped]
     ) -> Outcome:
         binding = self.clusters.binding
-        unbound = binding is None or binding.deleting
-        if source is None and not unbound and copies and await self._source_exists(key):
+        binding_ends = binding is None or binding.deleting
+        if source is None and not binding_ends and copies and await self._source_exists(key):
             return Done()  # the cache is behind
         for copy in copies:
             # The labels of the earlier implementation prove too little without the source.
