@@ -169,7 +169,7 @@ def test_system_pods_and_daemons_do_not_run_in_the_worker() -> None:
     )
 
 
-def test_a_node_is_lent_by_its_own_cluster() -> None:
+def test_a_node_belongs_to_the_binding_that_its_labels_name() -> None:
     assert not is_own_node(None, IDS, D)
     assert not is_own_node(Node(metadata=Meta(labels={D.physical_cluster_id: "c2"})), IDS, D)
     assert is_own_node(Node(metadata=Meta(labels={D.physical_cluster_id: "c1"})), IDS, D)
