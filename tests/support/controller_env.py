@@ -71,7 +71,7 @@ class ControllerEnv:
 
     async def lend(self, pnode: str, *, finalizer: bool = False) -> Node:
         """Create the virtual node of a worker's node, which need not exist."""
-        lent = forge.Lent(
+        lent = forge.LentNode(
             pnode={"metadata": {"name": pnode, "uid": str(uuid.uuid4())}},
             vnode=self.vnode(pnode),
             binding=self.name,

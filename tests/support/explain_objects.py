@@ -6,7 +6,7 @@ import msgspec
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import DEFAULT
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot, PodSnapshot
 from kubeocean.inspect.snapshot import NotRead, ServerSnapshot, WorkerSnapshot, WorkerState
@@ -118,7 +118,7 @@ def lease(renewed: str = "2026-11-16T11:59:55Z") -> Lease:
 
 
 def counted(uid: str, *, ours: bool = False, node: str = PNODE, **requests: str) -> CountedPod:
-    labels = ownership(IDS, DEFAULT) if ours else {}
+    labels = ownership_labels(IDS, DEFAULT) if ours else {}
     body = {
         "metadata": {"name": uid, "uid": uid, "labels": labels},
         "spec": {
@@ -158,7 +158,7 @@ def ppod(name: str, *, ours: bool = True, status: Json | None = None, node: str 
     }
     meta = {"name": name, "namespace": "m", "uid": f"u-{name}"}
     if ours:
-        meta |= {"labels": ownership(IDS, DEFAULT), "annotations": annotations}
+        meta |= {"labels": ownership_labels(IDS, DEFAULT), "annotations": annotations}
     body = {"metadata": meta, "spec": {"nodeName": node}, "status": status or {"phase": "Running"}}
     return decode_object(PhysicalPod, msgspec.json.encode(body), keep_raw=True)
 

@@ -80,7 +80,7 @@ def context_for(pod: Json, **changes: Any) -> Context:
         "node": "n1",
         "vnode": "vnode-w1-n1",
         "names": names_for(pod),
-        "ownership": OWNERSHIP,
+        "ownership_labels": OWNERSHIP,
         "server": SERVER,
         "dns": "10.9.8.6",
     }

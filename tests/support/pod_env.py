@@ -20,7 +20,7 @@ from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.pods.controller import PodController
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
-from kubeocean.syncer.replication.dependents import Dependents
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.syncer.settings import Address, Given
 from support.background import running
 from support.controller_env import ControllerEnv
@@ -183,10 +183,10 @@ class PodEnv(ControllerEnv):
             computing_api=computing_api, worker_api=worker_api, clock=clock
         ) as clusters:
             endpoints = ClusterEndpoints(clusters, GIVEN)
-            dependents = Dependents(clusters, linger_s=1.0)
-            pods = PodController(clusters, dependents, endpoints)
+            pod_copies = PodCopies(clusters, linger_s=1.0)
+            pods = PodController(clusters, pod_copies, endpoints)
             caches = (clusters.bindings, clusters.vnodes, clusters.vpods, clusters.ppods)
-            parts = (*endpoints.parts, *dependents.parts, *pods.parts)
+            parts = (*endpoints.parts, *pod_copies.parts, *pods.parts)
             async with running(clusters.events, clusters.worker_health, *caches, *parts):
                 yield pods
 

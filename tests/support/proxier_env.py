@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kubeocean.api import group, naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.errors import AlreadyExists
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.ports import reserve
@@ -138,7 +138,7 @@ class ProxierEnv:
     async def _make_vnode(self) -> None:
         pnode = (await self.worker_api.get(NODES, self.node.name, keep_raw=True)).content()
         address = next(a for a in pnode["status"]["addresses"] if a["type"] == "InternalIP")
-        labels = ownership(self.ids, DOMAIN) | {
+        labels = ownership_labels(self.ids, DOMAIN) | {
             DOMAIN.physical_node_name: self.node.name,
             DOMAIN.physical_node_inner_ip: address["address"],
             DOMAIN.proxier_port: str(self.port),
@@ -182,7 +182,7 @@ class ProxierEnv:
         pod: Json = {
             "metadata": {
                 "name": physical.name,
-                "labels": ownership(self.ids, DOMAIN),
+                "labels": ownership_labels(self.ids, DOMAIN),
                 "annotations": annotations,
             },
             "spec": spec | {"nodeName": self.node.name},

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kubeocean.api.conditions import BindingEvent, NodeEvent, PodEvent, PolicyEvent
     from kubeocean.api.crds import binding_definition, policy_definition
     from kubeocean.api.group import Domain
-    from kubeocean.api.ownership import Claim, Ids
+    from kubeocean.api.ownership import Ids, Ownership
     from kubeocean.api.policies import (
         RESOURCE_LEASING_POLICIES,
         PolicyPhase,
@@ -31,7 +31,7 @@ else:
             "conditions": ("BindingEvent", "NodeEvent", "PodEvent", "PolicyEvent"),
             "crds": ("binding_definition", "policy_definition"),
             "group": ("Domain",),
-            "ownership": ("Claim", "Ids"),
+            "ownership": ("Ids", "Ownership"),
             "policies": (
                 "RESOURCE_LEASING_POLICIES",
                 "PolicyPhase",
@@ -49,11 +49,11 @@ __all__ = [
     "BindingEvent",
     "BindingPhase",
     "BindingSpec",
-    "Claim",
     "ClusterBinding",
     "Domain",
     "Ids",
     "NodeEvent",
+    "Ownership",
     "PodEvent",
     "PolicyEvent",
     "PolicyPhase",

@@ -72,11 +72,11 @@ __all__ = [
     "POLICIES_VALID",
     "POLICY_ACTIVE",
     "POLICY_ALONE",
+    "POLICY_BINDING_DELETED",
     "POLICY_INACTIVE",
     "POLICY_INVALID",
     "POLICY_NOT_ACTIVATED",
     "POLICY_OVERLAPS",
-    "POLICY_UNBOUND",
     "POLICY_VALID",
     "POLICY_WITHOUT_BINDING",
     "PROXIER_CREATED",
@@ -166,7 +166,7 @@ POLICY_ACTIVE: Final = ConditionTemplate(
 POLICY_INACTIVE: Final = ConditionTemplate(
     ACTIVE, "False", "InactiveTimeWindow", "The policy is outside its time windows{until}"
 )
-POLICY_UNBOUND: Final = ConditionTemplate(  # new
+POLICY_BINDING_DELETED: Final = ConditionTemplate(  # new
     ACTIVE, "False", "BindingDeleted", "ClusterBinding {binding} is deleted; nothing is lent to it"
 )
 POLICY_WITHOUT_BINDING: Final = ConditionTemplate(  # new
@@ -512,7 +512,6 @@ class PodEvent(StrEnum):
     # New
     RECLAIMED = "Reclaimed"
     RECLAIM_FORCED = "ReclaimForced"
-    NAME_TAKEN = "NameTaken"
     FAILED_UPDATE = "FailedUpdatePod"
     LOST = "PhysicalPodLost"
     NODE_CLOSED = "NodeClosed"

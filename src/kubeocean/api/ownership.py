@@ -24,19 +24,19 @@ from kubeocean.api.group import Domain
 from kubeocean.runtime.objects import Key, Object
 
 __all__ = [
-    "Claim",
     "Ids",
+    "Ownership",
     "bears_ids",
     "bears_no_ids",
-    "claim_copy",
-    "claim_pod",
-    "claim_policy",
-    "is_holder",
+    "copy_ownership",
+    "has_claimed",
     "is_virtual_node_of",
     "may_be_ours",
-    "ownership",
+    "ownership_labels",
     "pod_marks",
+    "pod_ownership",
     "policy_claim",
+    "policy_ownership",
 ]
 
 
@@ -49,7 +49,7 @@ class Ids:
     computing_id: str  # UID that identifies the computing cluster
 
 
-class Claim(Enum):
+class Ownership(Enum):
     """The degree to which an object belongs to a binding, as its name, labels and annotations
     prove.
     """
@@ -60,14 +60,14 @@ class Claim(Enum):
     FOREIGN = auto()  # another owner's, or unproven
 
 
-def ownership(ids: Ids, domain: Domain) -> dict[str, str]:
+def ownership_labels(ids: Ids, domain: Domain) -> dict[str, str]:
     """Return the labels of every object that a syncer creates in the worker cluster."""
     return {domain.managed_by: domain.product} | _marks(ids, domain)
 
 
 def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
     """Whether an object has the labels of all objects that this binding's syncer creates."""
-    return ownership(ids, domain).items() <= obj.labels.items()
+    return ownership_labels(ids, domain).items() <= obj.labels.items()
 
 
 def bears_no_ids(obj: Object, *, domain: Domain) -> bool:
@@ -92,9 +92,9 @@ def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
     }
 
 
-def claim_pod(
+def pod_ownership(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, recorded: str = ""
-) -> Claim:
+) -> Ownership:
     """Return to which degree a physical pod, or its token Secret, belongs to this virtual pod.
 
     Annotations may be lost: if the object has the binding's labels and its UID is the one
@@ -108,14 +108,14 @@ def claim_pod(
         annotations.get(domain.virtual_pod_name),
     )
     if names != tuple(virtual):
-        return Claim.FOREIGN
+        return Ownership.FOREIGN
     same = bool(uid) and annotations.get(domain.virtual_pod_uid) == uid
-    return _claim(obj, same=same, takeable=False, ids=ids, domain=domain)
+    return _ownership(obj, same=same, takeable=False, ids=ids, domain=domain)
 
 
-def claim_copy(
+def copy_ownership(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, pointed: bool = False
-) -> Claim:
+) -> Ownership:
     """Return to which degree a copy belongs to this virtual object.
 
     Copies of the Go implementation have no UID annotation: `pointed` is True if the virtual object
@@ -126,9 +126,9 @@ def claim_copy(
         annotations.get(domain.virtual_namespace, ""),
         annotations.get(domain.virtual_name),
     ) != tuple(virtual):
-        return Claim.FOREIGN
+        return Ownership.FOREIGN
     same = bool(uid) and annotations.get(domain.virtual_uid) == uid
-    return _claim(obj, same=same, takeable=pointed, ids=ids, domain=domain)
+    return _ownership(obj, same=same, takeable=pointed, ids=ids, domain=domain)
 
 
 def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
@@ -136,15 +136,15 @@ def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
     return {domain.computing_cluster_id: ids.computing_id, domain.cluster_binding: ids.binding}
 
 
-def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
+def policy_ownership(obj: Object, *, ids: Ids, domain: Domain) -> Ownership:
     """Return to which degree a ResourceLeasingPolicy that names the binding belongs to it."""
     holder = obj.annotations.get(domain.computing_cluster_id)
     if not holder:
-        return Claim.TAKEABLE
-    return Claim.OURS if holder == ids.computing_id else Claim.FOREIGN
+        return Ownership.TAKEABLE
+    return Ownership.OURS if holder == ids.computing_id else Ownership.FOREIGN
 
 
-def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
+def has_claimed(obj: Object, *, ids: Ids, domain: Domain) -> bool:
     """Whether this binding claimed a policy earlier; the policy may name another binding now."""
     return policy_claim(ids, domain).items() <= obj.annotations.items()
 
@@ -173,16 +173,18 @@ def is_virtual_node_of(node: Object, *, binding: str, cluster_id: str, domain: D
     return has_id and claimed_by in (None, ours[domain.cluster_binding])
 
 
-def _claim(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Domain) -> Claim:
-    ours = ownership(ids, domain)
+def _ownership(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Domain) -> Ownership:
+    ours = ownership_labels(ids, domain)
     if ours.items() <= obj.labels.items():
-        return Claim.OURS if same else Claim.STALE
+        return Ownership.OURS if same else Ownership.STALE
     if any(obj.labels.get(key, value) != value for key, value in ours.items()):
-        return Claim.FOREIGN
+        return Ownership.FOREIGN
     # Labels may be lost; no other object has this UID in its annotation.
     managed = obj.labels.get(domain.managed_by) == domain.product
     marked = any(key in obj.labels for key in _marks(ids, domain))
-    return Claim.TAKEABLE if same or (managed and not marked and takeable) else Claim.FOREIGN
+    return (
+        Ownership.TAKEABLE if same or (managed and not marked and takeable) else Ownership.FOREIGN
+    )
 
 
 def _marks(ids: Ids, domain: Domain) -> dict[str, str]:

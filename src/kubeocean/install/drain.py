@@ -44,7 +44,7 @@ class Left:
 
     nodes: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # pod: why its eviction failed
     bare: tuple[str, ...] = ()  # without a controller that would create them again
     returned: tuple[str, ...] = ()  # bound after the cordon, which they tolerate
@@ -54,11 +54,11 @@ class Left:
         return not self.pods
 
     def __str__(self) -> str:
-        held = f", {len(self.held)} held by disruption budgets" if self.held else ""
+        blocked = f", {len(self.blocked)} held by disruption budgets" if self.blocked else ""
         failed = f", {len(self.failed)} not evicted" if self.failed else ""
         returned = f", {len(self.returned)} new since the cordon" if self.returned else ""
         pods, nodes = counted(len(self.pods), "pod"), counted(len(self.nodes), "node")
-        return f"{pods} left on {nodes}{held}{failed}{returned}"
+        return f"{pods} left on {nodes}{blocked}{failed}{returned}"
 
 
 def to_evict(pods: Iterable[Pod], domain: Domain = DEFAULT) -> list[Pod]:
@@ -170,11 +170,11 @@ class Drain:
         alone = [] if self.force else bare(pods)
         await self._evict_due([pod for pod in pods if not pod.deleting and pod not in alone])
         returned = [pod for pod in pods if pod.uid not in self._records[pod.spec.node_name].first]
-        held = [pod for pod in pods if self._is_held(pod)]
+        blocked = [pod for pod in pods if self._is_blocked(pod)]
         return Left(
             nodes=tuple(node.name for node in nodes),
             pods=tuple(str(pod.key) for pod in pods),
-            held=tuple(str(pod.key) for pod in held),
+            blocked=tuple(str(pod.key) for pod in blocked),
             failed={
                 str(pod.key): self._failures[pod.uid] for pod in pods if pod.uid in self._failures
             },
@@ -272,6 +272,6 @@ class Drain:
         count = before.count + 1 if before is not None and before.answer is answer else 1
         self._attempts[pod.uid] = EvictionAttempt(PodAction.EVICT, now, answer, count, wait_s)
 
-    def _is_held(self, pod: Pod) -> bool:
+    def _is_blocked(self, pod: Pod) -> bool:
         attempt = self._attempts.get(pod.uid)
         return not pod.deleting and attempt is not None and attempt.answer is EvictionResult.REFUSED

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kubeocean.leasing.decision import (
         BindingSelector,
         Decision,
-        Hold,
         Ignore,
+        LeaveUnchanged,
         Lend,
         Reclaim,
         ReclaimCause,
@@ -53,7 +53,7 @@ else:
             "decision": (
                 "BindingSelector",
                 "Decision",
-                "Hold",
+                "LeaveUnchanged",
                 "Ignore",
                 "Lend",
                 "Reclaim",
@@ -97,8 +97,8 @@ __all__ = [
     "Candidate",
     "Capacity",
     "Decision",
-    "Hold",
     "Ignore",
+    "LeaveUnchanged",
     "Lend",
     "Limit",
     "LimitedBy",

@@ -6,7 +6,7 @@
 - `WindowClosed`: the policy lends the node, but not now. The virtual node stays, and its pods are
   reclaimed;
 - `Reclaim`: the pods of the virtual node are reclaimed, then the virtual node is deleted;
-- `Hold`: leave everything as it is, because the binding or the policy cannot be read;
+- `LeaveUnchanged`: leave everything as it is, because the binding or the policy cannot be read;
 - `Ignore`: the node is not lent and has no virtual node.
 
 The cause of a reclaim decides which rules apply. A closed window, a deleted policy and a policy
@@ -53,8 +53,8 @@ __all__ = [
     "DEADLINE_S",
     "BindingSelector",
     "Decision",
-    "Hold",
     "Ignore",
+    "LeaveUnchanged",
     "Lend",
     "Reclaim",
     "ReclaimCause",
@@ -184,7 +184,7 @@ class Reclaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LeaveUnchanged:
     """Decision: leave the node as it is until a person corrects the policy or the binding that
     `why` names."""
 
@@ -196,7 +196,7 @@ class Ignore:
     """Decision: the node is not lent and has no virtual node."""
 
 
-Decision: TypeAlias = Lend | WindowClosed | Reclaim | Hold | Ignore
+Decision: TypeAlias = Lend | WindowClosed | Reclaim | LeaveUnchanged | Ignore
 
 
 class BindingSelector:
@@ -249,7 +249,7 @@ def decide(
     policies = {each.name: each for each in candidates}
     current = policies.get(applied) if applied is not None else None
     if binding is None:
-        return Hold("the binding does not exist") if applied is not None else Ignore()
+        return LeaveUnchanged("the binding does not exist") if applied is not None else Ignore()
     if binding.deleting:
         since = instant_of(binding.metadata.deletion_timestamp)
         return _reclaim(applied, current, ReclaimCause.BINDING_DELETED, since)
@@ -267,7 +267,7 @@ def decide(
         current=applied or "",
     )
     if choice.frozen is not None:
-        return Hold(f"policy {choice.frozen.name} is invalid: {choice.frozen.message}")
+        return LeaveUnchanged(f"policy {choice.frozen.name} is invalid: {choice.frozen.message}")
     if choice.chosen is not None:
         parsed, since = choice.chosen.parsed, policies[choice.chosen.name].rules_since
         kind = Lend if within(parsed.calendar, now) else WindowClosed

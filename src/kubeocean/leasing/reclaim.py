@@ -57,19 +57,19 @@ __all__ = [
     "EvictionAttempt",
     "EvictionResult",
     "EvictionSlots",
-    "LentPod",
     "Notice",
     "Pace",
     "PodAction",
+    "PodOnNode",
     "PodStep",
     "ReclaimInput",
     "ReclaimPhase",
     "ReclaimPlan",
     "StepReason",
     "eviction_order",
-    "lent_pod_of",
     "notice_of",
     "plan_reclaim",
+    "pod_on_node",
     "reclaim_taints",
     "without_time",
 ]
@@ -126,7 +126,7 @@ class EvictionAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class LentPod:
+class PodOnNode:
     """A pod on the virtual node, as a reclaim plan needs it; Kubeocean's placeholder pods are
     excluded."""
 
@@ -164,12 +164,12 @@ class _Pod(Protocol):
     def finished(self) -> bool: ...
 
 
-def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
+def pod_on_node(pod: _Pod, attempt: EvictionAttempt | None = None) -> PodOnNode:
     """Return the fields of a virtual pod that a reclaim plan needs; `attempt` is the last attempt
     to evict the pod."""
     owners = pod.metadata.owner_references or ()
     owner = next((each for each in owners if each.controller), None)
-    return LentPod(
+    return PodOnNode(
         key=pod.key,
         uid=pod.uid,
         created=instant_of(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
@@ -183,7 +183,7 @@ def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
     )
 
 
-def eviction_order(pod: LentPod) -> tuple[int, float, str, str]:
+def eviction_order(pod: PodOnNode) -> tuple[int, float, str, str]:
     """Sort key of evictions: lowest priority first, then the youngest; name and UID break ties."""
     return pod.priority, -pod.created.timestamp(), str(pod.key), pod.uid
 
@@ -202,7 +202,7 @@ class ReclaimInput:
     cause: ReclaimCause | None  # None: the node is lent
     rules: ReclaimRules
     taints: tuple[Taint, ...] = ()
-    pods: tuple[LentPod, ...] = ()
+    pods: tuple[PodOnNode, ...] = ()
     rules_since: datetime | None = None
     evictions: tuple[datetime, ...] = ()
     last_eviction: datetime | None = None
@@ -214,6 +214,7 @@ class ReclaimInput:
 class Notice:
     """The taint that announces a reclaim, and when evictions and deletions follow."""
 
+    cause: ReclaimCause
     taint: Taint  # as first set: NoSchedule
     present: Taint | None  # the taint that the node has now
     evict_from: datetime
@@ -245,7 +246,7 @@ def notice_of(situation: ReclaimInput, cause: ReclaimCause) -> Notice:
 
     evict_from = since + timedelta(seconds=situation.rules.grace_s)
     deadline = evict_from + timedelta(seconds=situation.rules.deadline_s)
-    return Notice(taint, present, evict_from, deadline)
+    return Notice(cause, taint, present, evict_from, deadline)
 
 
 def reclaim_taints(situation: ReclaimInput) -> tuple[Taint, ...]:
@@ -296,7 +297,7 @@ class StepReason(StrEnum):
 class PodStep:
     """The planned action for a pod; `at` is when to plan again for this pod if nothing changes."""
 
-    pod: LentPod
+    pod: PodOnNode
     action: PodAction
     reason: StepReason
     at: datetime | None = None
@@ -358,7 +359,7 @@ def _settled_phase(steps: Iterable[PodStep]) -> ReclaimPhase:
     return ReclaimPhase.HELD if tolerated else ReclaimPhase.RECLAIMED
 
 
-def _after_attempt(pod: LentPod, attempt: EvictionAttempt) -> PodStep:
+def _after_attempt(pod: PodOnNode, attempt: EvictionAttempt) -> PodStep:
     """Return the step for a pod that was just evicted or deleted, until the attempt may be
     repeated."""
     refused = attempt.answer is EvictionResult.REFUSED
@@ -487,7 +488,7 @@ class _Planner:
 
     # The pods
 
-    def _step(self, pod: LentPod) -> PodStep:
+    def _step(self, pod: PodOnNode) -> PodStep:
         now, force = self.situation.now, self.situation.rules.force
         if pod.finished:
             return PodStep(pod, PodAction.STAY, StepReason.FINISHED)
@@ -512,7 +513,7 @@ class _Planner:
             return self._unless_tried(pod, PodAction.EVICT, StepReason.DUE)
         return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
 
-    def _grace_s(self, pod: LentPod, action: PodAction) -> int | None:
+    def _grace_s(self, pod: PodOnNode, action: PodAction) -> int | None:
         """Return the grace period of an eviction or deletion, which ends no later than the
         deadline; None for the pod's own."""
         if action is PodAction.ABANDON:
@@ -523,7 +524,7 @@ class _Planner:
             return most if action is PodAction.DELETE else None
         return None if pod.grace_s <= most else most
 
-    def _terminating(self, pod: LentPod, by: datetime, tolerated: float) -> PodStep:
+    def _terminating(self, pod: PodOnNode, by: datetime, tolerated: float) -> PodStep:
         """Return the step for a terminating pod: wait, delete it at the deadline, or abandon it.
 
         As long as the pod tolerates the taint, the pod's own grace period applies.
@@ -547,7 +548,7 @@ class _Planner:
             return PodStep(pod, PodAction.LEAVE, StepReason.TERMINATING, abandon_at)
         return self._unless_tried(pod, PodAction.ABANDON, StepReason.UNCONFIRMED)
 
-    def _unless_tried(self, pod: LentPod, action: PodAction, reason: StepReason) -> PodStep:
+    def _unless_tried(self, pod: PodOnNode, action: PodAction, reason: StepReason) -> PodStep:
         """Return a step with this action, or a step that waits if the action was attempted just
         now."""
         now, attempt = self.situation.now, pod.attempt
@@ -571,15 +572,15 @@ class _Planner:
             for step in steps
         )
 
-    def _goes_with_node(self, pod: LentPod) -> bool:
+    def _goes_with_node(self, pod: PodOnNode) -> bool:
         if not (pod.daemon and self.cause.removes_node):
             return False
         return not self.situation.rules.force or self._tolerates_notice(pod)
 
-    def _tolerates_notice(self, pod: LentPod) -> bool:
+    def _tolerates_notice(self, pod: PodOnNode) -> bool:
         return tolerated_s(pod.tolerations, self.notice.taint) > 0
 
-    def _tolerated_s(self, pod: LentPod) -> float:
+    def _tolerated_s(self, pod: PodOnNode) -> float:
         if self.cause.removes_node or not self.situation.rules.respect_tolerations:
             return 0.0
         taint = msgspec.structs.replace(self.notice.taint, effect=NO_EXECUTE)

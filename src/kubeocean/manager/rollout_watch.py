@@ -35,38 +35,38 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, OwnerReference
 
-__all__ = ["Ownership", "Place", "RolloutInformers", "binding_of", "ownership_of", "read_fresh"]
+__all__ = ["Place", "RolloutInformers", "RolloutOwner", "binding_of", "ownership_of", "read_fresh"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class RolloutOwner:
     """Whether the manager may write an object, and if not, a description of its owner."""
 
     ours: bool
     owner: str = ""
 
 
-def ownership_of(stored: Object, binding: ClusterBinding, domain: Domain) -> Ownership:
+def ownership_of(stored: Object, binding: ClusterBinding, domain: Domain) -> RolloutOwner:
     """Return whether the object belongs to this binding."""
     owners = stored.metadata.owner_references or ()
     if any(_is_binding(owner) and owner.uid == binding.uid for owner in owners):
-        return Ownership(True)
+        return RolloutOwner(True)
     for owner in (*owners, *_rolled_out_for(stored, domain)):
         if owner not in owners and owner.name == binding.name:
             # No garbage collection deletes those of an earlier binding of that name.
-            return Ownership(True)
+            return RolloutOwner(True)
         if _is_binding(owner) and owner.name == binding.name:
-            return Ownership(False, "belongs to an earlier ClusterBinding of that name")
+            return RolloutOwner(False, "belongs to an earlier ClusterBinding of that name")
         if _is_binding(owner):
-            return Ownership(False, f"belongs to ClusterBinding {owner.name}")
+            return RolloutOwner(False, f"belongs to ClusterBinding {owner.name}")
         if owner.controller:
-            return Ownership(False, f"belongs to {owner.kind} {owner.name}")
+            return RolloutOwner(False, f"belongs to {owner.kind} {owner.name}")
     named = {stored.labels.get(group.APP_INSTANCE), stored.labels.get(domain.cluster_binding)}
     named.discard(None)
     if named == {naming.label_value(binding.name)}:
-        return Ownership(True)
+        return RolloutOwner(True)
     message = "neither its owner nor its labels name this ClusterBinding"
-    return Ownership(False, f"{message} (label {group.APP_INSTANCE} or an owner would)")
+    return RolloutOwner(False, f"{message} (label {group.APP_INSTANCE} or an owner would)")
 
 
 def binding_of(stored: Object, domain: Domain) -> OwnerReference | None:

@@ -401,8 +401,6 @@ class StatusWriter:
         if status == binding.status:
             return binding
         fields: Json = msgspec.to_builtins(status)
-        # The API server requires a message, also an empty one.
-        fields["conditions"] = [{"message": ""} | each for each in fields.get("conditions", ())]
         body: Json = {
             "metadata": {"resourceVersion": binding.resource_version},
             "status": {name: fields[name] for name in _WRITTEN_FIELDS if name in fields},

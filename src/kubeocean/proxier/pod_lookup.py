@@ -15,7 +15,7 @@ import msgspec
 
 from kubeocean.api import naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_pod
+from kubeocean.api.ownership import Ids, Ownership, pod_ownership
 from kubeocean.errors import Refusal
 from kubeocean.proxier.metrics_text import PodName
 from kubeocean.runtime.client import Client
@@ -184,7 +184,7 @@ class PodLookup:
 
     def _runs(self, physical: _PhysicalPod, virtual: _VirtualPod) -> bool:
         """Whether a physical pod runs for a virtual pod, by labels and annotations."""
-        claim = claim_pod(
+        ownership = pod_ownership(
             physical, virtual=virtual.key, uid=virtual.uid, ids=self._ids, domain=self.domain
         )
-        return claim in (Claim.OURS, Claim.TAKEABLE)
+        return ownership in (Ownership.OURS, Ownership.TAKEABLE)

@@ -42,6 +42,7 @@ __all__ = [
     "encode",
     "event_decoder",
     "find_condition",
+    "merge_patch",
     "printable_json",
     "prune_json",
     "raw_event_decoder",
@@ -150,12 +151,16 @@ class Untyped(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Entry of `status.conditions`."""
+    """Entry of `status.conditions`.
+
+    An empty message is written, unlike other empty fields: schemas require a message, and an API
+    server refuses a whole status if one of its conditions has none.
+    """
 
     type: str
     status: str
     reason: str = ""
-    message: str = ""
+    message: str = msgspec.field(default_factory=str)
     last_transition_time: str | None = None
     observed_generation: int = 0
 
@@ -263,6 +268,25 @@ class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return f"{self.group}/{self.version}, Kind={self.kind}"
+
+
+def merge_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> Json:
+    """Return the JSON merge patch (RFC 7386) that turns document `current` into `desired`.
+
+    Fields that only `current` has are removed, lists are replaced whole, and a null counts as an
+    absent field. The patch is empty if nothing differs.
+    """
+    patch: Json = {
+        name: None for name, value in current.items() if value is not None and name not in desired
+    }
+    for name, value in desired.items():
+        before = current.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if change := merge_patch(before, value):
+                patch[name] = change
+        elif value != before:
+            patch[name] = value
+    return patch
 
 
 def printable_json(value: Any) -> Any:

@@ -23,7 +23,7 @@ from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport_layers import FencedTransport
 from kubeocean.sharding.names import Names
 
-__all__ = ["Grant", "Holds", "NotOurs", "current_grant", "fenced", "stamped", "under"]
+__all__ = ["Grant", "GrantCheck", "NotOurs", "current_grant", "fenced", "stamped", "under"]
 
 
 class NotOurs(KubeoceanError):
@@ -39,7 +39,7 @@ class Grant:
     member: str
 
 
-class Holds(Protocol):
+class GrantCheck(Protocol):
     """Interface of the check whether a grant is valid at this instant."""
 
     def check(self, grant: Grant | None) -> None:
@@ -65,11 +65,11 @@ def under(grant: Grant) -> Iterator[Grant]:
         _CURRENT.reset(token)
 
 
-def fenced(client: Client, holds: Holds) -> Client:
+def fenced(client: Client, grants: GrantCheck) -> Client:
     """Return a copy of the client that writes only while the grant of the calling task holds."""
 
     def check() -> None:
-        holds.check(_CURRENT.get())
+        grants.check(_CURRENT.get())
 
     return Client(
         FencedTransport(client.transport, check),

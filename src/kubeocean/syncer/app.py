@@ -29,8 +29,8 @@ from kubeocean.syncer.nodes.policy_findings import Overlaps, SelectedResources
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 from kubeocean.syncer.pods.controller import PodController
 from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
-from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.log_configs import LogConfigs
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.syncer.replication.services import Services
 from kubeocean.syncer.settings import Given
 
@@ -63,21 +63,21 @@ class Syncer:
         self.endpoints = ClusterEndpoints(clusters, given)
         self.services = Services(clusters, self.endpoints)
         self.log_configs = LogConfigs(clusters)
-        self.dependents = Dependents(clusters)
-        self.pods = PodController(clusters, self.dependents, self.endpoints)
+        self.pod_copies = PodCopies(clusters)
+        self.pods = PodController(clusters, self.pod_copies, self.endpoints)
         self.bindings = BindingCleanup(
             clusters,
             reclaims,
             unconfirmed,
-            held=self.policies.held,
-            marked=self.nodes.labels.left,
+            policies_with_finalizer=self.policies.with_finalizer,
+            labelled_nodes=self.nodes.labels.left,
             more_conditions=self._binding_conditions,
             claimed=self.policies.claimed,
-            leftovers=Leftovers(self.pods, self.dependents, self.services, self.log_configs),
+            leftovers=Leftovers(self.pods, self.pod_copies, self.services, self.log_configs),
         )
         self.sweep = Sweep(
             clusters,
-            self.dependents,
+            self.pod_copies,
             self.csinodes,
             self.host_ports,
             nudge=self.pods.controller.enqueue,
@@ -126,7 +126,7 @@ class Syncer:
             *self.endpoints.parts,
             *self.services.parts,
             *self.log_configs.parts,
-            *self.dependents.parts,
+            *self.pod_copies.parts,
             *self.pods.parts,
             *self.sweep.parts,
         )

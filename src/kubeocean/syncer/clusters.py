@@ -24,7 +24,13 @@ from kubeocean.api import group, naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_policy, is_holder, is_virtual_node_of
+from kubeocean.api.ownership import (
+    Ids,
+    Ownership,
+    has_claimed,
+    is_virtual_node_of,
+    policy_ownership,
+)
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.leasing.requests import COUNTED_PODS
 from kubeocean.runtime.client import Client
@@ -34,7 +40,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Condition, Key, Object, ObjectT, Resource
-from kubeocean.syncer.pods.plan import is_lent
+from kubeocean.syncer.pods.plan import is_own_node
 from kubeocean.syncer.pods.views import (
     PHYSICAL_PODS,
     VIRTUAL_PODS,
@@ -252,7 +258,7 @@ class Clusters:
         """Whether the binding gives its worker more trust than Kubernetes gives a kubelet."""
         return self.binding is not None and self.binding.spec.trusts_fully
 
-    def is_held(self, binding: ClusterBinding | None) -> bool:
+    def has_finalizer(self, binding: ClusterBinding | None) -> bool:
         """Whether a binding has the syncer's finalizer, until its nodes are reclaimed."""
         finalizers = binding.metadata.finalizers if binding is not None else None
         return self.domain.finalizer_syncer in (finalizers or ())
@@ -266,19 +272,22 @@ class Clusters:
         """Whether a policy lends to this binding, and not to its namesake in another cluster."""
         if policy is None or policy.spec.cluster != self.binding_name:
             return False
-        return claim_policy(policy, ids=self.ids, domain=self.domain) is not Claim.FOREIGN
+        return policy_ownership(policy, ids=self.ids, domain=self.domain) is not Ownership.FOREIGN
 
-    def holds(self, policy: ResourceLeasingPolicy | None) -> bool:
+    def is_ours(self, policy: ResourceLeasingPolicy | None) -> bool:
         """Whether a policy lends to this binding, and has our finalizer and claim."""
         if policy is None or not self.concerns(policy):
             return False
         finalized = self.domain.finalizer_policy in (policy.metadata.finalizers or ())
-        return finalized and claim_policy(policy, ids=self.ids, domain=self.domain) is Claim.OURS
+        return (
+            finalized
+            and policy_ownership(policy, ids=self.ids, domain=self.domain) is Ownership.OURS
+        )
 
     def was_ours(self, policy: ResourceLeasingPolicy) -> bool:
         """Whether a policy with our claim names another binding now."""
         named = policy.spec.cluster == self.binding_name
-        return not named and is_holder(policy, ids=self.ids, domain=self.domain)
+        return not named and has_claimed(policy, ids=self.ids, domain=self.domain)
 
     def vnode_name(self, pnode: str) -> str:
         return naming.virtual_node(self.cluster_id, pnode)
@@ -296,9 +305,9 @@ class Clusters:
         name = vnode.annotations.get(self.domain.physical_node_name)
         return name or vnode.labels.get(self.domain.physical_node_name, "")
 
-    def is_on_lent_node(self, vpod: VirtualPod) -> bool:
+    def is_on_own_node(self, vpod: VirtualPod) -> bool:
         """Whether a virtual pod is bound to an existing virtual node of this binding."""
-        return is_lent(self.vnodes.get(Key("", vpod.spec.node_name)), self.ids, self.domain)
+        return is_own_node(self.vnodes.get(Key("", vpod.spec.node_name)), self.ids, self.domain)
 
     def is_vnode(self, node: Node) -> bool:
         """Whether a Node of the computing cluster is a virtual node of this binding."""
@@ -327,7 +336,7 @@ class Clusters:
 
         Only names are compared, because the cache of nodes may not have synced. The clusterID of
         another binding may begin with this binding's clusterID; then its nodes match, too. Use
-        `is_on_lent_node` to exclude these.
+        `is_on_own_node` to exclude these.
         """
         return pod.spec.node_name.startswith(self._vnode_prefix)
 

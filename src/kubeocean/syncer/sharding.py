@@ -43,17 +43,17 @@ def share(syncer: Syncer, sharing: SharedControllers, *companions: Runnable) -> 
 
     Companions run on the leader, as do all parts that are not sharded.
     """
-    clusters, dependents = syncer.clusters, syncer.dependents
+    clusters, pod_copies = syncer.clusters, syncer.pod_copies
     _share_nodes(syncer, sharing)
     sharing.share(syncer.pods.controller, by=of_pod, keys=partial(_pods, clusters))
     syncer.pods.share(sharing)
     # Only the leader exposes the metrics of the whole binding.
     syncer.metrics.share(lambda: sharing.ring.election.is_leader)
-    tokens = dependents.tokens
+    tokens = pod_copies.tokens
     sharing.share(
         tokens.controller, by=partial(_token_shard, tokens), keys=partial(_secrets, tokens)
     )
-    for replicator in dependents.replicators.values():
+    for replicator in pod_copies.replicators.values():
         sharing.share(
             replicator.controller,
             by=partial(_copy_shard, replicator),

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import pytest
 
 from kubeocean.api import group, naming
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.errors import Refusal
 from kubeocean.proxier.metrics_text import PodName
 from kubeocean.proxier.pod_lookup import PodLocation, PodLookup
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import NODES, PODS, Pod
 from kubeocean.runtime.objects import Json, Key
-from support.dependents_driver import make_namespace
+from support.pod_copies_driver import make_namespace
 from support.wait import until
 
 DOMAIN = group.DEFAULT
@@ -40,7 +40,7 @@ class LookupEnv:
         return naming.virtual_node(self.ids.cluster_id, pnode)
 
     async def lend(self, pnode: str) -> None:
-        labels = ownership(self.ids, DOMAIN) | {DOMAIN.physical_node_name: pnode}
+        labels = ownership_labels(self.ids, DOMAIN) | {DOMAIN.physical_node_name: pnode}
         body: Json = {"metadata": {"name": self.vnode(pnode), "labels": labels}}
         await self.client.create(NODES, body)
 
@@ -58,7 +58,7 @@ class LookupEnv:
         }
         metadata: Json = {
             "name": name or naming.physical_name(of.name, of.namespace),
-            "labels": ownership(self.ids, DOMAIN) | labels,
+            "labels": ownership_labels(self.ids, DOMAIN) | labels,
             "annotations": annotations,
         }
         return await self._pod(metadata, namespace or self.physical_namespace, pnode)

@@ -15,7 +15,7 @@ from support.binding_env import BindingEnv
 from support.control_planes import plane
 from support.controller_env import ControllerEnv
 from support.crds import install_our_kinds
-from support.dependents_driver import MOUNT, make_namespace
+from support.pod_copies_driver import MOUNT, make_namespace
 from support.pod_env import PodEnv
 
 

@@ -47,12 +47,19 @@ async def test_the_status_of_a_binding_has_its_connection_and_its_number_of_node
     binding_env: BindingEnv,
 ) -> None:
     await binding_env.bind()
-    status = {"conditions": [_condition("Ready", "True")], "phase": "Ready"}
+    silent = _condition("example.com/Checked", "True", message="")
+    status = {"conditions": [_condition("Ready", "True"), silent], "phase": "Ready"}
     patch = MergePatch({"status": status})
     await binding_env.computing_api.patch(
         CLUSTER_BINDINGS, binding_env.name, patch, subresource="status"
     )
-    await binding_env.lend()
+    policy = await binding_env.lend()
+    await binding_env.worker_api.patch(
+        RESOURCE_LEASING_POLICIES,
+        policy,
+        MergePatch({"status": {"conditions": [silent]}}),
+        subresource="status",
+    )
     for name in ("a", "b"):
         await binding_env.add_node(name)
     async with binding_env.syncing():
@@ -61,12 +68,15 @@ async def test_the_status_of_a_binding_has_its_connection_and_its_number_of_node
             binding = await binding_env.binding()
             assert (await binding_env.condition("Connected"))[:2] == ("True", "ConnectivityPassed")
             assert binding.status.virtual_nodes == 2
+            assert (await binding_env.status(policy)).leased_nodes == 2
             assert "kubeocean.io/clusterbinding-syncer" in (binding.metadata.finalizers or ())
             return True
 
         await until(written)
         # Conditions of others stay as they are.
         assert (await binding_env.condition("Ready"))[:2] == ("True", "OtherManager")
+        kept = await binding_env.condition("example.com/Checked")
+        assert kept == ("True", "OtherManager", "")
         assert (await binding_env.binding()).status.phase == "Ready"
         assert (await binding_env.condition("Drained"))[0] == ""
 
@@ -101,13 +111,13 @@ async def test_nothing_is_lent_to_a_binding_without_our_finalizer(binding_env: B
         await until(lambda: vnodes(binding_env, 1))
 
 
-def _condition(type_: str, status: str) -> Json:
+def _condition(type_: str, status: str, message: str = "written by another manager") -> Json:
     at = "2026-01-01T00:00:00Z"
     given = {
         "type": type_,
         "status": status,
         "reason": "OtherManager",
-        "message": "written by another manager",
+        "message": message,
     }
     return given | {"lastTransitionTime": at}
 

@@ -22,16 +22,16 @@ from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
 from kubeocean.syncer.pods.views import VirtualPod
 from kubeocean.syncer.replication.missing import Missing
 from support.controller_env import ControllerEnv, quiet
-from support.dependents_driver import (
+from support.faults import Faults
+from support.pod_copies_driver import (
     MOUNT,
-    DependentsDriver,
+    PodCopiesDriver,
     bind_pod,
     crashing,
     delete_pod,
     make_namespace,
     read_in_worker,
 )
-from support.faults import Faults
 from support.wait import until
 
 PVCS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped)
@@ -172,7 +172,7 @@ async def test_a_claim_is_replicated_and_bound_with_its_volume_and_secrets(
     store = await Store(controller_env, home).make(secrets=True)
     faults = Faults()
     async with controller_env.syncing(
-        DependentsDriver, computing_api=faults, worker_api=faults
+        PodCopiesDriver, computing_api=faults, worker_api=faults
     ) as driver:
         pod = await store.bind()
         await until(store.copies_are_bound)
@@ -202,7 +202,7 @@ async def test_the_copy_of_a_claim_is_deleted_with_the_last_pod_and_the_data_sta
     controller_env: ControllerEnv, home: str
 ) -> None:
     store = await Store(controller_env, home).make(secrets=True)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         first, second = await store.bind("p1"), await store.bind("p2")
         await until(store.copies_are_bound)
         await until(lambda: read_in_worker(controller_env, PODS, f"p2-{home}"))
@@ -223,7 +223,7 @@ async def test_an_unbound_claim_is_named_and_waited_for(
     controller_env: ControllerEnv, home: str
 ) -> None:
     store = await Store(controller_env, home).make(bound=False)
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await store.bind()
         missing = await until(lambda: driver.answers.get(pod.key))
         assert isinstance(missing, Missing)
@@ -240,7 +240,7 @@ async def test_a_secret_that_a_volume_needs_is_named_and_waited_for(
     store = await Store(controller_env, home).make(secrets=True)
     secret = await controller_env.computing_api.get(SECRETS, store.secret, home)
     await controller_env.computing_api.delete(SECRETS, store.secret, home, uid=secret.uid)
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await store.bind()
         missing = await until(lambda: driver.answers.get(pod.key))
         assert isinstance(missing, Missing)
@@ -264,7 +264,7 @@ async def test_a_claim_of_the_worker_cannot_take_the_copy_of_a_volume(
         },
     }
     waiting = await controller_env.worker_api.create(PVCS, foreign, namespace=MOUNT)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await store.bind()
         await until(store.copies_are_bound)
     pending = await controller_env.worker_api.get(PVCS, waiting.name, MOUNT, keep_raw=True)
@@ -276,7 +276,7 @@ async def test_the_copy_of_a_claim_that_others_delete_is_created_and_bound_again
     controller_env: ControllerEnv, home: str
 ) -> None:
     store = await Store(controller_env, home).make()
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await store.bind()
         await until(store.copies_are_bound)
         claim = await store.claim_copy()
@@ -302,7 +302,7 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
     await controller_env.computing_api.create(CLASSES, body)
     store = await Store(controller_env, home, cls=name).make()
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
+    async with controller_env.syncing(PodCopiesDriver, computing_api=faults, worker_api=faults):
         await store.bind()
         await until(store.copies_are_bound)
         await grow(store)
@@ -378,7 +378,7 @@ async def test_the_phases_of_copies_are_shown_on_the_volume_and_the_claim(
         volume = await client.get(PVS, store.volume)
         return claim.annotations.get(key) == volume.annotations.get(key) == phase
 
-    async with controller_env.syncing(DependentsDriver, computing_api=faults):
+    async with controller_env.syncing(PodCopiesDriver, computing_api=faults):
         pod = await store.bind()
         await until(store.copies_are_bound)
         await until(lambda: phases("Bound"))
@@ -420,7 +420,7 @@ async def test_growth_that_the_worker_refuses_is_reported_by_an_event(
     }
     await bare.computing_api.create(CLASSES, body)  # in the computing cluster alone
     store = await Store(bare, home, cls=name).make()
-    async with bare.syncing(DependentsDriver) as driver:
+    async with bare.syncing(PodCopiesDriver) as driver:
         pod = await store.bind()
         await until(store.claim_copy)
         await grow(store)
@@ -461,7 +461,7 @@ async def test_a_local_volume_of_a_virtual_node_names_the_physical_node(
         return {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
 
     store = await Store(bare, home).make(nodeAffinity=on(vnode.name))
-    async with bare.syncing(DependentsDriver):
+    async with bare.syncing(PodCopiesDriver):
         await store.bind()
         volume = await until(store.read_volume_copy)
         assert volume is not None
@@ -493,7 +493,7 @@ async def test_foreign_claims_and_volumes_with_the_names_of_copies_are_left_alon
         },
         namespace=MOUNT,
     )
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await store.bind()
         names = await until(lambda: driver.answers.get(pod.key))
         assert not isinstance(names, Missing)
@@ -563,7 +563,7 @@ async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
         return await store.copies_are_bound()
 
     await until(bound, every=0.5)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pod = await store.bind()
 
         async def ours() -> bool:
@@ -591,7 +591,7 @@ async def test_the_claim_of_an_ephemeral_volume_is_replicated(
         "resources": {"requests": {"storage": "1Gi"}},
         "storageClassName": "none",
     }
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         volume = {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
         await bind_pod(controller_env, home, "p", volume)
         await store.make_volume()
@@ -603,11 +603,11 @@ async def test_a_claim_with_the_name_of_an_ephemeral_one_that_the_pod_does_not_o
 ) -> None:
     store = await Store(controller_env, home, "p-v0").make()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         volume = {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
         pod = await bind_pod(controller_env, home, "p", volume)
         await until(store.claim_copy)
-        sources = driver.dependents.replicators["PersistentVolumeClaim"].sources
+        sources = driver.pod_copies.replicators["PersistentVolumeClaim"].sources
         await until(lambda: sources.get(Key(home, "p-v0")))
         driver.controller.enqueue(pod.key)
         await until(lambda: isinstance(driver.answers.get(pod.key), Missing))
@@ -630,7 +630,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
             await delete_pod(controller_env, pod)
             await crash.or_until(store.copies_are_gone)
             await crash.or_until(store.unmarked)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         if n > 7:
             await until(store.copies_are_gone)
             await until(store.unmarked)
@@ -643,12 +643,12 @@ async def test_draining_deletes_all_copies_and_marks(
     controller_env: ControllerEnv, home: str
 ) -> None:
     store = await Store(controller_env, home).make(secrets=True)
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         await store.bind()
         await until(store.copies_are_bound)
-        await until(lambda: driver.dependents.remaining() == 6)
-        driver.dependents.drain()
-        await until(lambda: driver.dependents.remaining() == 0)
+        await until(lambda: driver.pod_copies.remaining() == 6)
+        driver.pod_copies.drain()
+        await until(lambda: driver.pod_copies.remaining() == 0)
         assert await store.copies_are_gone()
         assert await store.unmarked()
     assert await store.is_bound()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kubeocean.api.group import DEFAULT, Domain
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.errors import AlreadyExists, Forbidden
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -151,7 +151,7 @@ async def test_ports_that_pods_of_other_bindings_hold_are_reserved(env: Controll
     }
     async with env.syncing(HostPorts):
         for port, ids in owners.items():
-            await place(env, pnode, port, labels=ownership(ids, DEFAULT))
+            await place(env, pnode, port, labels=ownership_labels(ids, DEFAULT))
         await until(lambda: reserves(env, pnode, 81, 82))
 
 

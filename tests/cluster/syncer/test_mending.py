@@ -48,7 +48,7 @@ async def test_a_physical_pod_without_its_labels_does_not_outlive_its_virtual_po
     pod_env: PodEnv,
 ) -> None:
     worker_api = Faults()
-    async with pod_env.pods(worker_api=worker_api):
+    async with pod_env.pods(worker_api=worker_api) as pods:
         await pod_env.run("web", grace_s=1)
         vpod = await until(pod_env.runs)
         # The syncer cannot restore the label.
@@ -69,6 +69,8 @@ async def test_a_physical_pod_without_its_labels_does_not_outlive_its_virtual_po
 
         await until(ends)
         await until(pod_env.gone)
+        # No cache has shown the physical pod since it lost the label.
+        await until(lambda: len(pods.records) == 0)
 
 
 @pytest.mark.parametrize(

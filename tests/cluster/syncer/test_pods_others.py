@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.api.ownership import ownership, pod_marks
+from kubeocean.api.ownership import ownership_labels, pod_marks
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.kinds import NODES
@@ -181,7 +181,7 @@ async def test_no_status_is_written_to_a_pod_of_another_worker(pod_env: PodEnv) 
     computing_api, worker_api = Faults(), Faults()
     async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as pods:
         marks = pod_marks(theirs.key, theirs.uid, pod_env.domain)
-        labels = ownership(pods.clusters.ids, pod_env.domain)
+        labels = ownership_labels(pods.clusters.ids, pod_env.domain)
         forged = await place(pod_env, pod_env.ppod_name("theirs"), labels=labels, annotations=marks)
         await pod_env.run("mine")
         await until(lambda: pod_env.runs("mine"))

@@ -13,15 +13,15 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, PODS, SECRETS, ConfigMa
 from kubeocean.runtime.objects import Json, Key, Untyped
 from kubeocean.syncer.replication.missing import Missing
 from support.controller_env import ControllerEnv, quiet
-from support.dependents_driver import (
+from support.faults import Faults, watches
+from support.pod_copies_driver import (
     MOUNT,
-    DependentsDriver,
+    PodCopiesDriver,
     bind_pod,
     crashing,
     delete_pod,
     read_in_worker,
 )
-from support.faults import Faults, watches
 from support.pod_env import PodEnv
 from support.wait import until
 
@@ -105,7 +105,7 @@ async def test_the_objects_that_a_pod_refers_to_are_replicated(
 ) -> None:
     source = await create_config_map(controller_env, home, binaryData={"b": "AAE="})
     await create_secret(controller_env, home, type="kubernetes.io/basic-auth")
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await bind_pod(
             controller_env, home, "p", config_map_volume("config"), secret_volume("secret")
         )
@@ -144,7 +144,7 @@ async def test_many_pods_that_refer_to_one_object_cost_one_copy(
     await create_secret(controller_env, home)
     computing_faults, worker_faults = Faults(), Faults()
     async with controller_env.syncing(
-        DependentsDriver, computing_api=computing_faults, worker_api=worker_faults
+        PodCopiesDriver, computing_api=computing_faults, worker_api=worker_faults
     ) as driver:
         for n in range(30):
             volumes = (config_map_volume("config"), secret_volume("secret"))
@@ -161,14 +161,14 @@ async def test_after_a_restart_nothing_is_read_or_written(
     controller_env: ControllerEnv, home: str
 ) -> None:
     await create_config_map(controller_env, home)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
     faults = Faults()
     async with controller_env.syncing(
-        DependentsDriver, computing_api=faults, worker_api=faults
+        PodCopiesDriver, computing_api=faults, worker_api=faults
     ) as driver:
-        await until(lambda: driver.dependents.replicators["ConfigMap"].synced)
+        await until(lambda: driver.pod_copies.replicators["ConfigMap"].synced)
         await quiet(faults)
     assert all(watches(request) for request in faults.requests if request.path != "/version")
 
@@ -177,7 +177,7 @@ async def test_a_copy_follows_the_content_metadata_and_immutability_of_its_sourc
     controller_env: ControllerEnv, home: str
 ) -> None:
     await create_config_map(controller_env, home)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         uid = (await until(lambda: has_data(controller_env, home, k="v"))).uid
         label = {"metadata": {"labels": {"mine": "x"}}}
@@ -206,7 +206,7 @@ async def test_a_copy_that_no_pod_uses_any_more_is_deleted(
     controller_env: ControllerEnv, home: str
 ) -> None:
     await create_config_map(controller_env, home)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         first = await bind_pod(controller_env, home, "p1", config_map_volume("config"))
         second = await bind_pod(controller_env, home, "p2", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
@@ -228,7 +228,7 @@ async def test_a_missing_source_is_named_and_noticed_when_it_is_created(
     controller_env: ControllerEnv, home: str
 ) -> None:
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=faults) as driver:
+    async with controller_env.syncing(PodCopiesDriver, computing_api=faults) as driver:
         volumes = (config_map_volume("config"), secret_volume("secret"))
         pod = await bind_pod(controller_env, home, "p", *volumes)
         missing = await until(lambda: driver.answers.get(pod.key))
@@ -248,7 +248,7 @@ async def test_a_missing_source_is_named_and_noticed_when_it_is_created(
 async def test_an_optional_source_is_not_waited_for_and_replicated_later(
     controller_env: ControllerEnv, home: str
 ) -> None:
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await bind_pod(
             controller_env,
             home,
@@ -259,7 +259,7 @@ async def test_an_optional_source_is_not_waited_for_and_replicated_later(
         await until(lambda: ppod(controller_env, home, "p"))
         names = driver.answers[pod.key]
         assert not isinstance(names, Missing)
-        copiers = driver.dependents.replicators
+        copiers = driver.pod_copies.replicators
         reserved = copiers["ConfigMap"].reserved_name(Key(home, "config"))
         assert names.config_maps == {"config": reserved}
         assert reserved != physical_name("config", home)
@@ -268,7 +268,7 @@ async def test_an_optional_source_is_not_waited_for_and_replicated_later(
         await until(lambda: has_data(controller_env, home, k="v"))
         await delete_pod(controller_env, pod)
         await until(lambda: gone(controller_env, home))
-        watches = driver.dependents.replicators["Secret"].existence_watches
+        watches = driver.pod_copies.replicators["Secret"].existence_watches
         await until(lambda: len(watches) == 0)
 
 
@@ -316,7 +316,7 @@ async def test_changes_of_a_copy_flow_back_only_on_request(
 
     await create_config_map(env, home)
     faults = Faults()
-    async with env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
+    async with env.syncing(PodCopiesDriver, computing_api=faults, worker_api=faults):
         await bind_pod(env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(env, home, k="v"))
         await change_copy("mine")
@@ -332,7 +332,7 @@ async def test_changes_of_a_copy_flow_back_only_on_request(
     # Both change while no syncer runs: the computing cluster decides.
     await change_copy("theirs")
     await env.computing_api.patch(CONFIG_MAPS, "config", MergePatch({"data": {"k": "ours"}}), home)
-    async with env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
+    async with env.syncing(PodCopiesDriver, computing_api=faults, worker_api=faults):
         await until(lambda: has_data(env, home, k="ours"))
         assert await source_has("ours")
         fields = "involvedObject.name=config,reason=SyncConflict"
@@ -348,12 +348,12 @@ async def test_a_source_that_is_deleted_and_created_again_keeps_its_copy(
     controller_env: ControllerEnv, home: str
 ) -> None:
     source = await create_config_map(controller_env, home)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         uid = (await until(lambda: has_data(controller_env, home, k="v"))).uid
     await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
     again = await create_config_map(controller_env, home, data={"k": "w"})
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         copy = await until(lambda: has_data(controller_env, home, k="w"))
         assert copy.uid == uid
         assert copy.annotations["kubeocean.io/virtual-uid"] == again.uid
@@ -363,7 +363,7 @@ async def test_a_copy_is_deleted_and_created_again_with_its_source(
     controller_env: ControllerEnv, home: str
 ) -> None:
     source = await create_config_map(controller_env, home, immutable=True)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
         await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
@@ -376,12 +376,12 @@ async def test_an_immutable_copy_is_replaced_for_a_new_source(
     controller_env: ControllerEnv, home: str
 ) -> None:
     source = await create_config_map(controller_env, home, immutable=True)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         uid = (await until(lambda: has_data(controller_env, home, k="v"))).uid
     await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
     await create_config_map(controller_env, home, data={"k": "w"})
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         copy = await until(lambda: has_data(controller_env, home, k="w"))
         assert copy.uid != uid
         assert not copy.immutable
@@ -391,7 +391,7 @@ async def test_a_copy_that_others_delete_or_change_is_repaired(
     controller_env: ControllerEnv, home: str
 ) -> None:
     await create_config_map(controller_env, home)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         copy = await until(lambda: has_data(controller_env, home, k="v"))
         await controller_env.worker_api.delete(CONFIG_MAPS, copy.name, MOUNT, uid=copy.uid)
@@ -408,7 +408,7 @@ async def test_a_copy_that_others_delete_or_change_is_repaired(
 async def test_the_root_certificate_of_each_namespace_is_replicated(
     controller_env: ControllerEnv, home: str
 ) -> None:
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await bind_pod(controller_env, home, "p", automountServiceAccountToken=True)
         await until(lambda: ppod(controller_env, home, "p"))
         names = driver.answers[pod.key]
@@ -433,7 +433,7 @@ async def test_the_copy_of_a_secret_has_a_type_that_the_worker_does_not_act_on(
     account = {"kubernetes.io/service-account.name": "default"}
     metadata = {"name": "typed", "annotations": account}
     await create_secret(controller_env, home, type=source_type, metadata=metadata)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await bind_pod(controller_env, home, "p", secret_volume("typed"))
 
         async def copied() -> Untyped | None:
@@ -465,7 +465,7 @@ async def test_a_foreign_object_with_the_name_of_a_copy_is_left_alone(
         "data": {"theirs": "yes"},
     }
     foreign = await controller_env.worker_api.create(CONFIG_MAPS, body, namespace=MOUNT)
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
         names = driver.answers[pod.key]
@@ -498,8 +498,8 @@ async def test_two_bindings_have_a_copy_each(controller_env: ControllerEnv, home
     other = controller_env.neighbour()
     await create_config_map(controller_env, home)
     async with (
-        controller_env.syncing(DependentsDriver) as ours,
-        other.syncing(DependentsDriver) as theirs,
+        controller_env.syncing(PodCopiesDriver) as ours,
+        other.syncing(PodCopiesDriver) as theirs,
     ):
         own = await bind_pod(controller_env, home, "mine", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "mine"))
@@ -559,7 +559,7 @@ async def test_a_copy_of_the_earlier_implementation_is_adopted(
 ) -> None:
     legacy = await create_legacy_copy(controller_env, home)
     pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         copy = await until(lambda: has_data(controller_env, home, k="v"))
         assert copy.uid == legacy.uid
         assert copy.labels["kubeocean.io/cluster-binding"] == controller_env.name
@@ -581,7 +581,7 @@ async def test_a_copy_that_the_earlier_implementation_left_is_deleted(
     await create_legacy_copy(controller_env, home)
     source = await controller_env.computing_api.get(CONFIG_MAPS, "config", home)
     await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await until(lambda: gone(controller_env, home))
 
         async def ended() -> bool:
@@ -609,7 +609,7 @@ async def test_a_refusal_names_the_object_and_the_reason(
     )
     faults = Faults()
     try:
-        async with controller_env.syncing(DependentsDriver, worker_api=faults) as driver:
+        async with controller_env.syncing(PodCopiesDriver, worker_api=faults) as driver:
             pod = await bind_pod(controller_env, home, "p", secret_volume("secret"))
             missing = await until(lambda: driver.answers.get(pod.key))
             assert isinstance(missing, Missing)
@@ -651,7 +651,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
     await edit(controller_env, home, "stays", data={"k": "w"})
     if await controller_env.seen(PODS, "p2", home):
         await delete_pod(controller_env, pod)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         await until(lambda: has_data(controller_env, home, "stays", k="w"))
         await until(lambda: gone(controller_env, home, "goes"))
         await until(lambda: unmarked(controller_env, home, "goes"))
@@ -666,7 +666,7 @@ async def test_lagging_and_repeating_watches_cause_no_more_requests(
         faults.lag(0.3)
         faults.repeat(1)
     async with controller_env.syncing(
-        DependentsDriver, computing_api=computing_faults, worker_api=worker_faults
+        PodCopiesDriver, computing_api=computing_faults, worker_api=worker_faults
     ):
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
@@ -688,8 +688,8 @@ async def test_two_leaders_reach_the_same_state_as_one(
     await create_config_map(controller_env, home)
     first, second = Faults(), Faults()
     async with (
-        controller_env.syncing(DependentsDriver, computing_api=first, worker_api=first),
-        controller_env.syncing(DependentsDriver, computing_api=second, worker_api=second),
+        controller_env.syncing(PodCopiesDriver, computing_api=first, worker_api=first),
+        controller_env.syncing(PodCopiesDriver, computing_api=second, worker_api=second),
     ):
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
@@ -706,7 +706,7 @@ async def test_a_cache_that_knows_too_little_removes_nothing(
 ) -> None:
     await create_config_map(controller_env, home)
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults) as driver:
+    async with controller_env.syncing(PodCopiesDriver, computing_api=computing_faults) as driver:
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
         computing_faults.freeze()
@@ -716,7 +716,7 @@ async def test_a_cache_that_knows_too_little_removes_nothing(
         await until(lambda: not driver.clusters.ppods.by("virtual", str(pod.key)))
         await delete_pod(controller_env, pod)
         lists = count_requests(computing_faults, f"GET /api/v1/namespaces/{home}/pods")
-        driver.dependents.release(pod.key)  # as if its deletion had been seen
+        driver.pod_copies.release(pod.key)  # as if its deletion had been seen
         await until(
             lambda: count_requests(computing_faults, f"GET /api/v1/namespaces/{home}/pods") > lists
         )
@@ -729,13 +729,13 @@ async def test_draining_deletes_all_copies_and_marks(
 ) -> None:
     await create_config_map(controller_env, home)
     await create_secret(controller_env, home)
-    async with controller_env.syncing(DependentsDriver) as driver:
+    async with controller_env.syncing(PodCopiesDriver) as driver:
         volumes = (config_map_volume("config"), secret_volume("secret"))
         pod = await bind_pod(controller_env, home, "p", *volumes)
         await until(lambda: ppod(controller_env, home, "p"))
-        await until(lambda: driver.dependents.remaining() == 4)
-        driver.dependents.drain()
-        await until(lambda: driver.dependents.remaining() == 0)
+        await until(lambda: driver.pod_copies.remaining() == 4)
+        driver.pod_copies.drain()
+        await until(lambda: driver.pod_copies.remaining() == 0)
         assert await gone(controller_env, home)
         assert await unmarked(controller_env, home)
         with pytest.raises(NotFound):
@@ -748,17 +748,17 @@ async def test_a_binding_can_end_without_its_worker(
 ) -> None:
     await create_config_map(controller_env, home)
     worker_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, worker_api=worker_faults) as driver:
+    async with controller_env.syncing(PodCopiesDriver, worker_api=worker_faults) as driver:
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
-        await until(lambda: driver.dependents.remaining() == 2)
+        await until(lambda: driver.pod_copies.remaining() == 2)
         worker_faults.partition()
         await until(lambda: not driver.clusters.worker_health.answers)
-        driver.dependents.drain(confirmed=False)
-        await until(lambda: driver.dependents.remaining() == 0)
+        driver.pod_copies.drain(confirmed=False)
+        await until(lambda: driver.pod_copies.remaining() == 0)
         assert await unmarked(controller_env, home)
         assert await has_data(controller_env, home, k="v")
         worker_faults.rejoin()
-        driver.dependents.drain()
+        driver.pod_copies.drain()
         await until(lambda: gone(controller_env, home))
     await delete_pod(controller_env, pod)

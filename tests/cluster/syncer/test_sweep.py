@@ -14,7 +14,7 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -25,7 +25,7 @@ from kubeocean.syncer.cleanup.sweep import Sweep
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.csinodes import CSI_NODES, CsiNodes
 from kubeocean.syncer.nodes.host_ports import HostPorts
-from kubeocean.syncer.replication.dependents import Dependents
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.worker_access.identity import identity_of
 from support.background import running
 from support.binding_env import BindingEnv
@@ -44,17 +44,17 @@ class SweepOnly:
 
     def __init__(self, clusters: Clusters) -> None:
         self.nudged: list[Key] = []
-        needs = Dependents(clusters)
+        pod_copies = PodCopies(clusters)
         csinodes, hostports = CsiNodes(clusters), HostPorts(clusters)
-        self.sweep = Sweep(clusters, needs, csinodes, hostports, nudge=self.nudged.append)
+        self.sweep = Sweep(clusters, pod_copies, csinodes, hostports, nudge=self.nudged.append)
         self.caches = (
             *(cache for cache in clusters.caches if cache is not clusters.vnodes),
             *(
                 cache
-                for copies in needs.replicators.values()
+                for copies in pod_copies.replicators.values()
                 for cache in (copies.sources, copies.copies)
             ),
-            needs.tokens.secrets,
+            pod_copies.tokens.secrets,
             csinodes.copies,
             hostports.reservations,
         )
@@ -75,7 +75,7 @@ class OrphanEnv:
 
     @property
     def labels(self) -> dict[str, str]:
-        return ownership(self.ids, DEFAULT)
+        return ownership_labels(self.ids, DEFAULT)
 
     async def pod(self, virtual: str, virtual_uid: str, **labels: str) -> Object:
         annotations = {
@@ -260,7 +260,7 @@ async def test_an_object_that_only_the_cache_lacks_is_not_removed(env: OrphanEnv
 
 async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv) -> None:
     managed = {DEFAULT.managed_by: DEFAULT.product}
-    others = ownership(Ids("other", "c9", "u9"), DEFAULT)
+    others = ownership_labels(Ids("other", "c9", "u9"), DEFAULT)
     unproven = await env.pod("gone", "u1", **managed)
     foreign = await env.pod("gone", "u1", **others)
     worker_api = Faults()
@@ -449,9 +449,9 @@ async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controlle
     body = {"metadata": {"name": "settings"}, "data": {"a": "b"}}
     await pod_env.computing_api.create(CONFIG_MAPS, body, namespace=pod_env.namespace)
     async with pod_env.pods() as pods:
-        clusters, needs = pods.clusters, pods.needs
+        clusters, pod_copies = pods.clusters, pods.copies
         csinodes, hostports = CsiNodes(clusters), HostPorts(clusters)
-        sweep = Sweep(clusters, needs, csinodes, hostports, nudge=pods.controller.enqueue)
+        sweep = Sweep(clusters, pod_copies, csinodes, hostports, nudge=pods.controller.enqueue)
         running_already = (clusters.bindings, clusters.vnodes, clusters.vpods, clusters.ppods)
         others = [cache for cache in clusters.caches if cache not in running_already]
         async with running(*others, csinodes.copies, hostports.reservations):
@@ -459,18 +459,18 @@ async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controlle
             vpods = [await pod_env.run(f"web-{n}", node=n % 2, volumes=volumes) for n in range(4)]
             for pod in vpods:
                 await until(lambda pod=pod: pod_env.runs(pod.name))
-            await until(lambda: len(needs.tokens.secrets) == len(vpods))
+            await until(lambda: len(pod_copies.tokens.secrets) == len(vpods))
             for _ in range(3):
                 assert await sweep.run_once() == ()
             for pod in vpods:
                 await pod_env.delete(pod, grace_s=0)
             for pod in vpods:
                 await until(lambda pod=pod: pod_env.gone(pod.name))
-            await until(lambda: not len(needs.replicators["ConfigMap"].copies))
+            await until(lambda: not len(pod_copies.replicators["ConfigMap"].copies))
             for _ in range(3):
                 differences = await sweep.run_once()
             assert [each.subject.kind for each in differences] == ["token Secret"] * len(vpods)
-            await until(lambda: not len(needs.tokens.secrets))
+            await until(lambda: not len(pod_copies.tokens.secrets))
             assert (await pod_env.worker_api.list(SECRETS, pod_env.mount)).items == []
 
 
@@ -535,7 +535,7 @@ async def test_repair_removes_pods_of_the_go_implementation_and_pods_that_name_n
         (PODS, await env.make(PODS, {}, MANAGED, **_SPEC)),
         (SECRETS, token),
     ]
-    other = ownership(Ids("other", "c9", "u9"), DEFAULT)
+    other = ownership_labels(Ids("other", "c9", "u9"), DEFAULT)
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}
     metadata = {"name": "copied", "labels": MANAGED, "ownerReferences": [owner]}
     worker_api = env.controller_env.worker_api

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kubeocean.api.ownership import ownership, pod_marks
+from kubeocean.api.ownership import ownership_labels, pod_marks
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -19,16 +19,16 @@ from kubeocean.runtime.transport import Request
 from kubeocean.syncer.pods.referenced_objects import TokenSource, token_secret
 from kubeocean.syncer.pods.views import VirtualPod
 from support.controller_env import ControllerEnv, quiet
-from support.dependents_driver import (
+from support.faults import Faults, watches
+from support.pod_copies_driver import (
     MOUNT,
-    DependentsDriver,
+    PodCopiesDriver,
     bind_pod,
     crashing,
     delete_pod,
     make_namespace,
     read_in_worker,
 )
-from support.faults import Faults, watches
 from support.wait import until
 
 DUE = "kubeocean.io/token-due"
@@ -96,7 +96,7 @@ async def make_due(controller_env: ControllerEnv, pod: VirtualPod) -> str:
 async def test_a_pod_gets_a_token_of_its_own(controller_env: ControllerEnv, home: str) -> None:
     computing_faults, worker_faults = Faults(), Faults()
     async with controller_env.syncing(
-        DependentsDriver, computing_api=computing_faults, worker_api=worker_faults
+        PodCopiesDriver, computing_api=computing_faults, worker_api=worker_faults
     ) as driver:
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         stored = await until(lambda: secret(controller_env, pod))
@@ -131,7 +131,7 @@ async def test_no_token_is_requested_for_a_pod_of_another_worker(
     theirs = await bind_pod(other, home, "theirs", token_volume(""))
     assert theirs.spec.node_name.startswith(f"vnode-{controller_env.cluster_id}-")
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults) as driver:
+    async with controller_env.syncing(PodCopiesDriver, computing_api=computing_faults) as driver:
         ids, domain = driver.clusters.ids, controller_env.domain
         marks = pod_marks(theirs.key, theirs.uid, domain)
         owner = await until(lambda: read_in_worker(controller_env, PODS, f"theirs-{home}"))
@@ -139,14 +139,14 @@ async def test_no_token_is_requested_for_a_pod_of_another_worker(
         forged = {
             "name": secret_name(theirs),
             "namespace": MOUNT,
-            "labels": ownership(ids, domain) | {domain.service_account_token: "true"},
+            "labels": ownership_labels(ids, domain) | {domain.service_account_token: "true"},
             "annotations": marks | {DUE: "2026-01-01T00:00:00Z"},
             "ownerReferences": [owns],
         }
         await controller_env.worker_api.create(SECRETS, {"metadata": forged, "data": {}})
         mine = await bind_pod(controller_env, home, "mine", token_volume(""))
         await until(lambda: secret(controller_env, mine))
-        await until(lambda: driver.dependents.tokens.secrets.get(Key(MOUNT, forged["name"])))
+        await until(lambda: driver.pod_copies.tokens.secrets.get(Key(MOUNT, forged["name"])))
         await quiet(computing_faults)
     assert requests_for_tokens(computing_faults) == 1
     stored = await secret(controller_env, theirs)
@@ -156,7 +156,7 @@ async def test_no_token_is_requested_for_a_pod_of_another_worker(
 async def test_a_token_is_invalid_after_its_pod_is_deleted(
     controller_env: ControllerEnv, home: str
 ) -> None:
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         token = token_in(await until(lambda: secret(controller_env, pod)))
         await delete_pod(controller_env, pod)
@@ -170,7 +170,7 @@ async def test_a_token_is_invalid_after_its_pod_is_deleted(
 async def test_every_token_source_of_a_volume_has_a_secret(
     controller_env: ControllerEnv, home: str
 ) -> None:
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pod = await bind_pod(controller_env, home, "p", token_volume("vault", "", seconds=7200))
         vault = token_in(await until(lambda: secret(controller_env, pod, 0)))
         api = token_in(await until(lambda: secret(controller_env, pod, 1)))
@@ -184,15 +184,15 @@ async def test_every_token_source_of_a_volume_has_a_secret(
 async def test_after_a_restart_good_tokens_are_not_requested_again(
     controller_env: ControllerEnv, home: str
 ) -> None:
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pods = [await bind_pod(controller_env, home, f"p{n}", token_volume("")) for n in range(3)]
         for pod in pods:
             await until(lambda pod=pod: secret(controller_env, pod))
     faults = Faults()
     async with controller_env.syncing(
-        DependentsDriver, computing_api=faults, worker_api=faults
+        PodCopiesDriver, computing_api=faults, worker_api=faults
     ) as driver:
-        await until(lambda: driver.dependents.tokens.secrets.has_synced)
+        await until(lambda: driver.pod_copies.tokens.secrets.has_synced)
         await quiet(faults)
     assert all(watches(request) for request in faults.requests if request.path != "/version")
 
@@ -200,7 +200,7 @@ async def test_after_a_restart_good_tokens_are_not_requested_again(
 async def test_a_token_is_renewed_in_place_when_it_is_due(
     controller_env: ControllerEnv, home: str
 ) -> None:
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         uid = (await until(lambda: secret(controller_env, pod))).uid
         old = await make_due(controller_env, pod)
@@ -219,7 +219,7 @@ async def test_the_old_token_stays_while_it_cannot_be_renewed(
     controller_env: ControllerEnv, home: str
 ) -> None:
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults):
+    async with controller_env.syncing(PodCopiesDriver, computing_api=computing_faults):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         await until(lambda: secret(controller_env, pod))
         computing_faults.answer(500, times=4, when=about_tokens)
@@ -237,7 +237,7 @@ async def test_the_old_token_stays_while_it_cannot_be_renewed(
 
 
 async def test_a_deleted_secret_is_created_again(controller_env: ControllerEnv, home: str) -> None:
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         stored = await until(lambda: secret(controller_env, pod))
         assert stored is not None
@@ -268,7 +268,7 @@ async def test_a_token_secret_of_the_earlier_implementation_is_adopted(
         "data": {"token": base64.b64encode(b"old").decode()},
     }
     legacy = await controller_env.worker_api.create(SECRETS, body, namespace=MOUNT)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
 
         async def taken() -> bool:
             stored = await secret(controller_env, pod)
@@ -289,7 +289,7 @@ async def test_a_foreign_secret_with_the_name_of_a_token_secret_is_left_alone(
     body = {"metadata": {"name": secret_name(pod)}, "data": {"token": "AAAA"}}
     foreign = await controller_env.worker_api.create(SECRETS, body, namespace=MOUNT)
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults):
+    async with controller_env.syncing(PodCopiesDriver, computing_api=computing_faults):
         await until(lambda: requests_for_tokens(computing_faults) >= 2)
         copy = await controller_env.worker_api.get(SECRETS, foreign.name, MOUNT)
         assert copy.resource_version == foreign.resource_version
@@ -304,7 +304,7 @@ async def test_a_service_account_that_does_not_exist_yet_is_waited_for(
 ) -> None:
     computing_faults = Faults()
     computing_faults.answer(404, times=3, when=about_tokens, reason="NotFound")
-    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults):
+    async with controller_env.syncing(PodCopiesDriver, computing_api=computing_faults):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         await until(lambda: secret(controller_env, pod))
     assert requests_for_tokens(computing_faults) == 4
@@ -326,7 +326,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
 
             await crash.or_until(renewed)
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
+    async with controller_env.syncing(PodCopiesDriver, computing_api=faults, worker_api=faults):
         stored = await until(lambda: secret(controller_env, pod))
         ppod = await controller_env.worker_api.get(PODS, f"p-{home}", MOUNT)
         assert stored is not None
@@ -352,7 +352,7 @@ async def test_the_secret_is_garbage_collected_with_the_physical_pod(
     controller_env = ControllerEnv(cluster, cluster, client, client)
     home = f"h-{controller_env.name}"
     await make_namespace(client, home)
-    async with controller_env.syncing(DependentsDriver):
+    async with controller_env.syncing(PodCopiesDriver):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         await until(lambda: secret(controller_env, pod))
         await delete_pod(controller_env, pod)

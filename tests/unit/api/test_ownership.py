@@ -6,15 +6,15 @@ import pytest
 
 from kubeocean.api.group import DEFAULT as D
 from kubeocean.api.ownership import (
-    Claim,
     Ids,
+    Ownership,
     bears_ids,
-    claim_copy,
-    claim_pod,
-    claim_policy,
-    is_holder,
-    ownership,
+    copy_ownership,
+    has_claimed,
+    ownership_labels,
+    pod_ownership,
     policy_claim,
+    policy_ownership,
 )
 from kubeocean.runtime.objects import Key, Meta, Object
 
@@ -22,7 +22,7 @@ IDS = Ids("east", "c1", "1b2c")
 POD = Key("team", "web")
 UID = "u1"
 GO = {D.managed_by: D.product}
-OURS = ownership(IDS, D)
+OURS = ownership_labels(IDS, D)
 
 
 def pod(labels: dict[str, str], uid: str = UID, virtual: Key = POD) -> Object:
@@ -40,83 +40,89 @@ def copy(labels: dict[str, str], uid: str | None = UID, virtual: Key = POD) -> O
     return Object(metadata=Meta(name="p", labels=labels, annotations=annotations | uids))
 
 
-def of_pod(obj: Object, uid: str = UID) -> Claim:
-    return claim_pod(obj, virtual=POD, uid=uid, ids=IDS, domain=D)
+def of_pod(obj: Object, uid: str = UID) -> Ownership:
+    return pod_ownership(obj, virtual=POD, uid=uid, ids=IDS, domain=D)
 
 
-def of_copy(obj: Object, *, uid: str = UID, pointed: bool = False) -> Claim:
-    return claim_copy(obj, virtual=POD, uid=uid, ids=IDS, domain=D, pointed=pointed)
+def of_copy(obj: Object, *, uid: str = UID, pointed: bool = False) -> Ownership:
+    return copy_ownership(obj, virtual=POD, uid=uid, ids=IDS, domain=D, pointed=pointed)
 
 
 def test_what_we_make_carries_the_binding_and_both_clusters() -> None:
-    assert ownership(IDS, D) == {
+    assert ownership_labels(IDS, D) == {
         D.managed_by: "kubeocean",
         D.cluster_binding: "east",
         D.physical_cluster_id: "c1",
         D.computing_cluster_id: "1b2c",
     }
-    long = ownership(Ids("b" * 200, "c1", "1b2c"), D)
+    long = ownership_labels(Ids("b" * 200, "c1", "1b2c"), D)
     assert len(long[D.cluster_binding]) <= 63
 
 
 @pytest.mark.parametrize(
-    ("labels", "uid", "claim"),
+    ("labels", "uid", "ownership"),
     [
-        (OURS, UID, Claim.OURS),
-        (OURS | {"app": "web"}, UID, Claim.OURS),
-        (OURS, "u0", Claim.STALE),
-        (GO, UID, Claim.TAKEABLE),
-        (GO, "u0", Claim.FOREIGN),  # of an earlier pod, or of another computing cluster: who knows
-        ({}, UID, Claim.TAKEABLE),  # somebody took them away
-        ({}, "u0", Claim.FOREIGN),
-        (OURS | {D.cluster_binding: "west"}, UID, Claim.FOREIGN),
-        (OURS | {D.computing_cluster_id: "other"}, UID, Claim.FOREIGN),
-        (OURS | {D.managed_by: "somebody"}, UID, Claim.FOREIGN),
-        (GO | {D.cluster_binding: "east"}, UID, Claim.TAKEABLE),
-        (GO | {D.cluster_binding: "west"}, UID, Claim.FOREIGN),
+        (OURS, UID, Ownership.OURS),
+        (OURS | {"app": "web"}, UID, Ownership.OURS),
+        (OURS, "u0", Ownership.STALE),
+        (GO, UID, Ownership.TAKEABLE),
+        (
+            GO,
+            "u0",
+            Ownership.FOREIGN,
+        ),  # of an earlier pod, or of another computing cluster: who knows
+        ({}, UID, Ownership.TAKEABLE),  # somebody took them away
+        ({}, "u0", Ownership.FOREIGN),
+        (OURS | {D.cluster_binding: "west"}, UID, Ownership.FOREIGN),
+        (OURS | {D.computing_cluster_id: "other"}, UID, Ownership.FOREIGN),
+        (OURS | {D.managed_by: "somebody"}, UID, Ownership.FOREIGN),
+        (GO | {D.cluster_binding: "east"}, UID, Ownership.TAKEABLE),
+        (GO | {D.cluster_binding: "west"}, UID, Ownership.FOREIGN),
     ],
 )
 def test_a_pod_is_ours_by_all_of_its_labels_and_its_uid(
-    labels: dict[str, str], uid: str, claim: Claim
+    labels: dict[str, str], uid: str, ownership: Ownership
 ) -> None:
-    assert of_pod(pod(labels, uid)) is claim
+    assert of_pod(pod(labels, uid)) is ownership
 
 
 def test_a_pod_of_another_name_is_foreign_whatever_its_labels() -> None:
-    assert of_pod(pod(OURS, virtual=Key("team", "other"))) is Claim.FOREIGN
-    assert of_pod(pod(OURS, virtual=Key("other", "web"))) is Claim.FOREIGN
-    assert of_pod(Object(metadata=Meta(name="p", labels=OURS))) is Claim.FOREIGN
+    assert of_pod(pod(OURS, virtual=Key("team", "other"))) is Ownership.FOREIGN
+    assert of_pod(pod(OURS, virtual=Key("other", "web"))) is Ownership.FOREIGN
+    assert of_pod(Object(metadata=Meta(name="p", labels=OURS))) is Ownership.FOREIGN
 
 
 def test_no_uid_proves_nothing() -> None:
-    assert of_pod(pod(GO, ""), uid="") is Claim.FOREIGN
-    assert of_pod(pod(OURS, ""), uid="") is Claim.STALE
+    assert of_pod(pod(GO, ""), uid="") is Ownership.FOREIGN
+    assert of_pod(pod(OURS, ""), uid="") is Ownership.STALE
 
 
 @pytest.mark.parametrize(
-    ("obj", "pointed", "claim"),
+    ("obj", "pointed", "ownership"),
     [
-        (copy(OURS), False, Claim.OURS),
-        (copy(OURS, "u0"), False, Claim.STALE),
-        (copy(OURS, None), False, Claim.STALE),
-        (copy(GO, None), True, Claim.TAKEABLE),
-        (copy(GO, None), False, Claim.FOREIGN),
-        (copy({}, None), True, Claim.FOREIGN),
-        (copy({}), False, Claim.TAKEABLE),
-        (copy(OURS | {D.physical_cluster_id: "c2"}), True, Claim.FOREIGN),
-        (copy(OURS, virtual=Key("team", "other")), True, Claim.FOREIGN),
+        (copy(OURS), False, Ownership.OURS),
+        (copy(OURS, "u0"), False, Ownership.STALE),
+        (copy(OURS, None), False, Ownership.STALE),
+        (copy(GO, None), True, Ownership.TAKEABLE),
+        (copy(GO, None), False, Ownership.FOREIGN),
+        (copy({}, None), True, Ownership.FOREIGN),
+        (copy({}), False, Ownership.TAKEABLE),
+        (copy(OURS | {D.physical_cluster_id: "c2"}), True, Ownership.FOREIGN),
+        (copy(OURS, virtual=Key("team", "other")), True, Ownership.FOREIGN),
     ],
 )
-def test_a_copy_is_ours_by_its_labels_and_its_uid(obj: Object, pointed: bool, claim: Claim) -> None:
-    assert of_copy(obj, pointed=pointed) is claim
+def test_a_copy_is_ours_by_its_labels_and_its_uid(
+    obj: Object, pointed: bool, ownership: Ownership
+) -> None:
+    assert of_copy(obj, pointed=pointed) is ownership
 
 
 def test_the_copy_of_what_has_no_namespace_need_not_say_so() -> None:
     volume = Object(
         metadata=Meta(labels=OURS, annotations={D.virtual_name: "pv", D.virtual_uid: UID})
     )
-    claim = claim_copy(volume, virtual=Key("", "pv"), uid=UID, ids=IDS, domain=D)
-    assert claim is Claim.OURS
+    ownership = copy_ownership(volume, virtual=Key("", "pv"), uid=UID, ids=IDS, domain=D)
+    assert ownership is Ownership.OURS
 
 
 def test_the_binding_knows_what_it_made_for_whatever() -> None:
@@ -131,11 +137,13 @@ def policy(annotations: dict[str, str]) -> Object:
 def test_a_policy_is_of_who_claimed_it_first() -> None:
     claimed = policy(policy_claim(IDS, D))
     namesake, neighbour = Ids("east", "c1", "other"), Ids("west", "c1", "1b2c")
-    assert claim_policy(policy({}), ids=IDS, domain=D) is Claim.TAKEABLE
-    assert claim_policy(claimed, ids=IDS, domain=D) is Claim.OURS
-    assert claim_policy(claimed, ids=namesake, domain=D) is Claim.FOREIGN
-    assert claim_policy(claimed, ids=neighbour, domain=D) is Claim.OURS  # if it names that one
-    assert is_holder(claimed, ids=IDS, domain=D)
-    assert not is_holder(claimed, ids=namesake, domain=D)
-    assert not is_holder(claimed, ids=neighbour, domain=D)
-    assert not is_holder(policy({}), ids=IDS, domain=D)
+    assert policy_ownership(policy({}), ids=IDS, domain=D) is Ownership.TAKEABLE
+    assert policy_ownership(claimed, ids=IDS, domain=D) is Ownership.OURS
+    assert policy_ownership(claimed, ids=namesake, domain=D) is Ownership.FOREIGN
+    assert (
+        policy_ownership(claimed, ids=neighbour, domain=D) is Ownership.OURS
+    )  # if it names that one
+    assert has_claimed(claimed, ids=IDS, domain=D)
+    assert not has_claimed(claimed, ids=namesake, domain=D)
+    assert not has_claimed(claimed, ids=neighbour, domain=D)
+    assert not has_claimed(policy({}), ids=IDS, domain=D)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kubeocean.fleet.applier.merge_keys import TypeShape, shape_of
 from kubeocean.fleet.applier.three_way import equal, json_merge, strategic, without_nulls
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, merge_patch
 from support.fleet_manifests import manifests
 from support.strategic_merge import merge, merge_json
 
@@ -294,6 +294,14 @@ def test_a_patched_object_gives_an_empty_patch(case: tuple[Json, Json, Json]) ->
     assert strategic(desired, desired, merged, kind) == {}
     json_merged = merge_json(live, json_merge(last, desired, live))
     assert json_merge(desired, desired, json_merged) == {}
+
+
+@given(manifests())
+def test_a_json_merge_of_an_object_without_foreign_fields_is_the_plain_merge_patch(
+    case: tuple[Json, Json, Json],
+) -> None:
+    last, desired, _ = map(without_nulls, case)
+    assert json_merge(last, desired, last) == merge_patch(last, desired)
 
 
 @given(manifests())

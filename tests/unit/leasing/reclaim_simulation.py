@@ -13,8 +13,8 @@ from kubeocean.leasing.progress import NodeReport, report_of
 from kubeocean.leasing.reclaim import (
     EvictionAttempt,
     EvictionResult,
-    LentPod,
     PodAction,
+    PodOnNode,
     ReclaimInput,
     ReclaimPhase,
     ReclaimPlan,
@@ -23,7 +23,7 @@ from kubeocean.leasing.reclaim import (
 from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Key
 
-__all__ = ["START", "WINDOW", "Attempted", "SimulatedNode", "after", "lent_pod", "pods_to"]
+__all__ = ["START", "WINDOW", "Attempted", "SimulatedNode", "after", "node_pod", "pods_to"]
 
 START = datetime(2026, 3, 6, 20, 0, tzinfo=UTC)
 WINDOW = "kubeocean.io/out-of-time-windows"
@@ -33,14 +33,14 @@ def after(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def pods_to(plan: ReclaimPlan, action: PodAction) -> tuple[LentPod, ...]:
+def pods_to(plan: ReclaimPlan, action: PodAction) -> tuple[PodOnNode, ...]:
     """Return the pods that a plan has this action for, in order."""
     return tuple(step.pod for step in plan.steps if step.action is action)
 
 
-def lent_pod(name: str, **fields: object) -> LentPod:
+def node_pod(name: str, **fields: object) -> PodOnNode:
     given: dict[str, object] = {"created": after(-3600), **fields}
-    return LentPod(key=Key("team", name), uid=f"uid-{name}", **given)
+    return PodOnNode(key=Key("team", name), uid=f"uid-{name}", **given)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SimulatedNode:
     rules: ReclaimRules
     cause: ReclaimCause | None = ReclaimCause.WINDOW_CLOSED
     now: datetime = START
-    pods: dict[str, LentPod] = field(default_factory=dict)
+    pods: dict[str, PodOnNode] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     protected: set[str] = field(default_factory=set)  # a budget refuses to evict these
     failing: dict[str, int] = field(default_factory=dict)  # so many answers are errors
@@ -72,7 +72,7 @@ class SimulatedNode:
     plans: list[ReclaimPlan] = field(default_factory=list)
     attempts: dict[str, EvictionAttempt | None] = field(default_factory=dict)  # of the last plan
 
-    def add(self, *pods: LentPod) -> SimulatedNode:
+    def add(self, *pods: PodOnNode) -> SimulatedNode:
         self.pods |= {each.key.name: each for each in pods}
         return self
 
@@ -114,7 +114,7 @@ class SimulatedNode:
         assert self.cause is not None
         return report_of(name, self.cause, self.rules, made.after(self.attempts))
 
-    def _try(self, target: LentPod, move: PodAction) -> None:
+    def _try(self, target: PodOnNode, move: PodAction) -> None:
         name = target.key.name
         answer = EvictionResult.ACCEPTED
         if self.failing.get(name, 0):

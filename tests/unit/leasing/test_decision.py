@@ -10,8 +10,8 @@ from kubeocean.api.policies import PolicySpec, TimeWindow
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
-    Hold,
     Ignore,
+    LeaveUnchanged,
     Lend,
     Reclaim,
     ReclaimCause,
@@ -195,7 +195,7 @@ def test_a_decision_has_the_time_since_which_its_rules_hold() -> None:
 
 
 def test_an_invalid_policy_changes_nothing() -> None:
-    assert isinstance(decision(node(), policy(valid=False), applied="p"), Hold)
+    assert isinstance(decision(node(), policy(valid=False), applied="p"), LeaveUnchanged)
     assert decision(node(), policy(valid=False)) == Ignore()
 
 
@@ -212,7 +212,7 @@ def test_a_node_that_is_gone_and_a_binding_that_is_deleted_are_reclaimed() -> No
 
 def test_a_binding_that_does_not_exist_changes_nothing() -> None:
     nothing = {"candidates": (policy(),), "now": NOON, "binding": None, "selector": None}
-    assert isinstance(decide(node(), applied="p", **nothing), Hold)
+    assert isinstance(decide(node(), applied="p", **nothing), LeaveUnchanged)
     assert decide(node(), applied=None, **nothing) == Ignore()
 
 

@@ -9,7 +9,7 @@ from kubeocean.leasing.progress import NodeReport, report_of
 from kubeocean.leasing.reclaim import EvictionAttempt, EvictionResult, PodAction, ReclaimPhase
 from kubeocean.leasing.taints import Toleration
 from kubeocean.runtime.clock import ceil_second, instant_of, text_of
-from unit.leasing.reclaim_simulation import START, SimulatedNode, after, lent_pod
+from unit.leasing.reclaim_simulation import START, SimulatedNode, after, node_pod
 
 FORCE = ReclaimRules(force=True, grace_s=60, deadline_s=300)
 
@@ -29,10 +29,10 @@ def test_a_report_has_for_each_pod_why_it_is_left_and_until_when() -> None:
     exists = (Toleration(operator="Exists"),)
     for_now = (Toleration(operator="Exists", toleration_seconds=30),)
     node = SimulatedNode(rules=FORCE).add(
-        lent_pod("due"),
-        lent_pod("staying", tolerations=exists),
-        lent_pod("later", tolerations=for_now),
-        lent_pod("over", finished=True),
+        node_pod("due"),
+        node_pod("staying", tolerations=exists),
+        node_pod("later", tolerations=for_now),
+        node_pod("over", finished=True),
     )
     report = node.report()
     assert reasons(report) == {
@@ -55,7 +55,7 @@ def test_a_report_has_for_each_pod_why_it_is_left_and_until_when() -> None:
 
 
 def test_a_retry_that_a_budget_refuses_again_changes_no_report() -> None:
-    node = SimulatedNode(rules=FORCE, protected={"p"}).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE, protected={"p"}).add(node_pod("p"))
     node.follow()
     node.now = after(60)
     first = node.report()
@@ -69,14 +69,14 @@ def test_a_pod_whose_eviction_was_accepted_is_reported_as_terminating() -> None:
     failed = EvictionAttempt(PodAction.EVICT, after(60), EvictionResult.FAILED)
     node = SimulatedNode(rules=FORCE, now=START)
     node.follow()
-    node.add(lent_pod("accepted", attempt=accepted), lent_pod("failed", attempt=failed))
+    node.add(node_pod("accepted", attempt=accepted), node_pod("failed", attempt=failed))
     node.now = after(60)
     report = report_of("v", ReclaimCause.WINDOW_CLOSED, FORCE, node.follow())
     assert reasons(report) == {"accepted": ("Terminating", None), "failed": ("Retry", None)}
 
 
 def test_a_report_has_no_times_if_the_policy_does_not_force() -> None:
-    report = SimulatedNode(rules=ReclaimRules(grace_s=60)).add(lent_pod("p")).report()
+    report = SimulatedNode(rules=ReclaimRules(grace_s=60)).add(node_pod("p")).report()
     assert (report.phase, report.evict_from, report.deadline) == (ReclaimPhase.HELD, None, None)
     assert reasons(report) == {"p": ("NotForced", None)}
 
@@ -86,7 +86,7 @@ def test_a_report_of_an_empty_node_is_not_under_way() -> None:
 
 
 def test_a_pod_that_lost_its_eviction_slot_waits_for_the_pace() -> None:
-    node = SimulatedNode(rules=FORCE).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"))
     node.follow()
     node.now = after(60)
     plan = node.follow()
@@ -96,7 +96,7 @@ def test_a_pod_that_lost_its_eviction_slot_waits_for_the_pace() -> None:
 
 
 def test_a_pod_that_is_gone_when_its_eviction_is_answered_is_not_reported() -> None:
-    node = SimulatedNode(rules=FORCE).add(lent_pod("p"), lent_pod("q"))
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"), node_pod("q"))
     node.follow()
     node.now = after(60)
     plan = node.follow()

@@ -20,7 +20,7 @@ from kubeocean.leasing.reclaim import (
 )
 from kubeocean.leasing.taints import NO_EXECUTE, NO_SCHEDULE, Toleration
 from kubeocean.runtime.kinds import Taint
-from unit.leasing.reclaim_simulation import START, WINDOW, SimulatedNode, after, lent_pod, pods_to
+from unit.leasing.reclaim_simulation import START, WINDOW, SimulatedNode, after, node_pod, pods_to
 
 FORCED = ReclaimRules(force=True, grace_s=60, deadline_s=120)
 GENTLE = ReclaimRules(force=False, grace_s=60, deadline_s=120)
@@ -36,7 +36,7 @@ def whys(node: SimulatedNode) -> dict[str, StepReason]:
 
 
 def test_a_closed_window_gives_notice_first_and_evicts_after_the_grace() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("a"))
+    node = SimulatedNode(FORCED).add(node_pod("a"))
     made = node.follow()
     assert made.phase is ReclaimPhase.NOTICE
     assert made.taints == (Taint(WINDOW, "true", NO_SCHEDULE, "2026-03-06T20:00:00Z"),)
@@ -55,20 +55,20 @@ def test_a_closed_window_gives_notice_first_and_evicts_after_the_grace() -> None
 def test_the_time_of_the_taint_is_rounded_up_so_that_no_pod_gets_less_than_the_grace_period() -> (
     None
 ):
-    node = SimulatedNode(FORCED, now=after(0.3)).add(lent_pod("a"))
+    node = SimulatedNode(FORCED, now=after(0.3)).add(node_pod("a"))
     node.run(until=after(300))
     assert node.actions(PodAction.EVICT) == [(61, "a")]
 
 
 def test_the_taint_keeps_its_time_whatever_happens() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("a"), lent_pod("b"))
+    node = SimulatedNode(FORCED).add(node_pod("a"), node_pod("b"))
     node.run(until=after(600))
     times = {taint.time_added for made in node.plans for taint in made.taints}
     assert times == {"2026-03-06T20:00:00Z"}
 
 
 def test_a_taint_becomes_no_execute_when_no_pod_is_left_that_it_would_evict() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("a"), lent_pod("b"))
+    node = SimulatedNode(FORCED).add(node_pod("a"), node_pod("b"))
     node.protected = {"b"}
     node.run(until=after(100))
     assert node.window_taint is not None and node.window_taint.effect == NO_SCHEDULE
@@ -95,13 +95,13 @@ def test_an_empty_node_is_reclaimed_at_once_and_closed_after_the_grace() -> None
 def test_a_taint_that_is_no_execute_stays_so() -> None:
     node = SimulatedNode(FORCED)
     node.run(until=after(100))
-    node.add(lent_pod("late", created=after(90)))
+    node.add(node_pod("late", created=after(90)))
     assert node.follow().taints[0].effect == NO_EXECUTE
 
 
 def test_a_no_execute_taint_of_an_earlier_version_is_no_schedule_during_the_grace_period() -> None:
     early = Taint(WINDOW, "true", NO_EXECUTE, "2026-03-06T19:59:50Z")
-    node = SimulatedNode(FORCED, taints=(early,)).add(lent_pod("a"))
+    node = SimulatedNode(FORCED, taints=(early,)).add(node_pod("a"))
     made = node.follow()
     assert made.taints == (Taint(WINDOW, "true", NO_SCHEDULE, "2026-03-06T19:59:50Z"),)
     assert made.again_at == after(50)
@@ -112,19 +112,19 @@ def test_a_taint_without_a_time_or_from_the_future_begins_its_grace_now(
     time_added: str | None,
 ) -> None:
     foreign = Taint(WINDOW, "true", NO_EXECUTE, time_added)
-    node = SimulatedNode(FORCED, taints=(foreign,)).add(lent_pod("a"))
+    node = SimulatedNode(FORCED, taints=(foreign,)).add(node_pod("a"))
     node.run(until=after(300))
     assert node.actions(PodAction.EVICT) == [(60, "a")]
 
 
 def test_without_grace_eviction_begins_at_once() -> None:
-    node = SimulatedNode(ReclaimRules(force=True, deadline_s=120)).add(lent_pod("a"))
+    node = SimulatedNode(ReclaimRules(force=True, deadline_s=120)).add(node_pod("a"))
     node.run(until=after(30))
     assert node.actions(PodAction.EVICT) == [(0, "a")]
 
 
 def test_without_force_pods_stay_and_no_new_ones_come() -> None:
-    node = SimulatedNode(GENTLE).add(lent_pod("a"), lent_pod("b", finished=True))
+    node = SimulatedNode(GENTLE).add(node_pod("a"), node_pod("b", finished=True))
     made = node.follow()
     assert (made.phase, made.again_at) == (ReclaimPhase.HELD, None)
     node.pass_until(after(10**6))
@@ -141,10 +141,10 @@ def test_without_force_pods_stay_and_no_new_ones_come() -> None:
 
 def test_the_pod_of_lowest_priority_is_evicted_first_and_of_equals_the_youngest() -> None:
     node = SimulatedNode(replace(FORCED, evictions_per_minute=1, deadline_s=3600)).add(
-        lent_pod("precious", priority=1000),
-        lent_pod("old", created=after(-7200)),
-        lent_pod("young", created=after(-60)),
-        lent_pod("cheap", priority=-10, created=after(-9000)),
+        node_pod("precious", priority=1000),
+        node_pod("old", created=after(-7200)),
+        node_pod("young", created=after(-60)),
+        node_pod("cheap", priority=-10, created=after(-9000)),
     )
     node.run(until=after(600))
     assert node.actions(PodAction.EVICT) == [
@@ -157,14 +157,14 @@ def test_the_pod_of_lowest_priority_is_evicted_first_and_of_equals_the_youngest(
 
 def test_no_more_are_evicted_in_any_minute_than_the_pace_allows() -> None:
     node = SimulatedNode(replace(FORCED, evictions_per_minute=3, deadline_s=3600))
-    node.add(*(lent_pod(f"p{n}") for n in range(8)))
+    node.add(*(node_pod(f"p{n}") for n in range(8)))
     node.run(until=after(600))
     times = [at for at, _ in node.actions(PodAction.EVICT)]
     assert times == [60, 60, 60, 120, 120, 120, 180, 180]
 
 
 def test_a_pod_that_waits_for_the_pace_has_that_reason() -> None:
-    node = SimulatedNode(replace(FORCED, evictions_per_minute=1)).add(lent_pod("a"), lent_pod("b"))
+    node = SimulatedNode(replace(FORCED, evictions_per_minute=1)).add(node_pod("a"), node_pod("b"))
     node.run(until=after(61))
     assert whys(node)["b"] is StepReason.PACE
 
@@ -175,7 +175,7 @@ def test_evictions_of_other_nodes_count_against_the_pace() -> None:
         now=after(60),
         cause=ReclaimCause.WINDOW_CLOSED,
         rules=ReclaimRules(force=True, evictions_per_minute=4),
-        pods=(lent_pod("a"), lent_pod("b")),
+        pods=(node_pod("a"), node_pod("b")),
         evictions=elsewhere,
     )
     made = plan_reclaim(situation)
@@ -187,7 +187,7 @@ def test_evictions_of_other_nodes_count_against_the_pace() -> None:
 
 def test_the_deadline_is_kept_whatever_the_pace() -> None:
     node = SimulatedNode(replace(FORCED, evictions_per_minute=1))
-    node.add(*(lent_pod(f"p{n}") for n in range(6)))
+    node.add(*(node_pod(f"p{n}") for n in range(6)))
     node.run(until=after(600))
     assert [at for at, _ in node.actions(PodAction.EVICT)] == [60, 120]
     assert [at for at, _ in node.actions(PodAction.DELETE)] == [180, 180, 180, 180]
@@ -197,7 +197,7 @@ def test_the_deadline_is_kept_whatever_the_pace() -> None:
 
 
 def test_a_pod_that_a_budget_protects_is_retried_and_holds_up_no_other() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("guarded", priority=-5), lent_pod("free"))
+    node = SimulatedNode(FORCED).add(node_pod("guarded", priority=-5), node_pod("free"))
     node.protected = {"guarded"}
     node.run(until=after(100))
     assert ("free" in node.pods, "guarded" in node.pods) == (False, True)
@@ -208,7 +208,7 @@ def test_a_pod_that_a_budget_protects_is_retried_and_holds_up_no_other() -> None
 
 
 def test_a_pod_that_a_budget_protects_is_deleted_after_the_deadline_and_not_before() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("guarded"))
+    node = SimulatedNode(FORCED).add(node_pod("guarded"))
     node.protected = {"guarded"}
     node.run(until=after(600))
     assert node.actions(PodAction.DELETE) == [(180, "guarded")]
@@ -219,7 +219,7 @@ def test_a_pod_that_a_budget_protects_is_deleted_after_the_deadline_and_not_befo
 
 
 def test_a_pod_is_evicted_when_its_budget_allows_that_again() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("a"))
+    node = SimulatedNode(FORCED).add(node_pod("a"))
     node.protected = {"a"}
     node.run(until=after(70))
     node.protected = set()
@@ -229,7 +229,7 @@ def test_a_pod_is_evicted_when_its_budget_allows_that_again() -> None:
 
 
 def test_an_eviction_that_fails_is_retried_less_and_less_often() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("a"))
+    node = SimulatedNode(FORCED).add(node_pod("a"))
     node.failing = {"a": 4}
     node.run(until=after(100))
     assert [at for at, _ in node.actions(PodAction.EVICT)] == [60, 61, 63, 67, 75]
@@ -237,7 +237,7 @@ def test_an_eviction_that_fails_is_retried_less_and_less_often() -> None:
 
 
 def test_a_forced_deletion_that_fails_is_retried() -> None:
-    node = SimulatedNode(replace(FORCED, deadline_s=0)).add(lent_pod("a"))
+    node = SimulatedNode(replace(FORCED, deadline_s=0)).add(node_pod("a"))
     node.failing = {"a": 2}
     node.run(until=after(100))
     assert node.actions(PodAction.DELETE) == [(60, "a"), (61, "a"), (63, "a")]
@@ -267,7 +267,7 @@ def test_a_first_refusal_without_retry_after_is_retried_after_a_second() -> None
 
 
 def test_an_eviction_that_shows_no_effect_is_repeated() -> None:
-    unseen = lent_pod("a", attempt=EvictionAttempt(PodAction.EVICT, START, EvictionResult.ACCEPTED))
+    unseen = node_pod("a", attempt=EvictionAttempt(PodAction.EVICT, START, EvictionResult.ACCEPTED))
     rules = ReclaimRules(force=True, deadline_s=600)
     taint = Taint(WINDOW, "true", NO_SCHEDULE, "2026-03-06T20:00:00Z")
     waiting = ReclaimInput(after(29), ReclaimCause.WINDOW_CLOSED, rules, (taint,), (unseen,))
@@ -281,11 +281,11 @@ def test_an_eviction_that_shows_no_effect_is_repeated() -> None:
 
 def test_a_pod_that_tolerates_the_taint_stays() -> None:
     node = SimulatedNode(FORCED).add(
-        lent_pod("all", tolerations=(Toleration(operator="Exists"),)),
-        lent_pod("key", tolerations=(Toleration(WINDOW, "Exists"),)),
-        lent_pod("equal", tolerations=(Toleration(WINDOW, "Equal", "true", NO_EXECUTE),)),
-        lent_pod("schedule", tolerations=(Toleration(WINDOW, "Exists", effect=NO_SCHEDULE),)),
-        lent_pod("other", tolerations=(Toleration("other", "Exists"),)),
+        node_pod("all", tolerations=(Toleration(operator="Exists"),)),
+        node_pod("key", tolerations=(Toleration(WINDOW, "Exists"),)),
+        node_pod("equal", tolerations=(Toleration(WINDOW, "Equal", "true", NO_EXECUTE),)),
+        node_pod("schedule", tolerations=(Toleration(WINDOW, "Exists", effect=NO_SCHEDULE),)),
+        node_pod("other", tolerations=(Toleration("other", "Exists"),)),
     )
     node.run(until=after(10**4))
     assert sorted(node.pods) == ["all", "equal", "key"]
@@ -299,8 +299,8 @@ def test_a_pod_that_tolerates_the_taint_stays() -> None:
 def test_tolerations_keep_no_pod_if_the_policy_does_not_respect_them() -> None:
     everything = (Toleration(operator="Exists"),)
     node = SimulatedNode(replace(FORCED, respect_tolerations=False)).add(
-        lent_pod("all", tolerations=everything),
-        lent_pod("daemon", tolerations=everything, daemon=True),
+        node_pod("all", tolerations=everything),
+        node_pod("daemon", tolerations=everything, daemon=True),
     )
     node.run(until=after(10**4))
     assert node.pods == {}
@@ -312,7 +312,7 @@ def test_tolerations_keep_no_pod_if_the_policy_does_not_respect_them() -> None:
 
 def test_a_pod_that_tolerates_the_taint_for_a_time_stays_as_long() -> None:
     patient = Toleration(WINDOW, "Exists", effect=NO_EXECUTE, toleration_seconds=45)
-    node = SimulatedNode(FORCED).add(lent_pod("a", tolerations=(patient,)), lent_pod("b"))
+    node = SimulatedNode(FORCED).add(node_pod("a", tolerations=(patient,)), node_pod("b"))
     node.run(until=after(104))
     assert whys(node) == {"a": StepReason.TOLERATES_FOR_NOW}
     assert node.window_taint is not None and node.window_taint.effect == NO_SCHEDULE
@@ -322,7 +322,7 @@ def test_a_pod_that_tolerates_the_taint_for_a_time_stays_as_long() -> None:
 
 def test_evictions_begin_at_the_very_instant_that_the_grace_period_ends() -> None:
     patient = Toleration(WINDOW, "Exists", toleration_seconds=45)
-    node = SimulatedNode(FORCED).add(lent_pod("a", tolerations=(patient,)), lent_pod("b"))
+    node = SimulatedNode(FORCED).add(node_pod("a", tolerations=(patient,)), node_pod("b"))
     node.follow()
     node.pass_until(after(60))
     assert node.follow().phase is ReclaimPhase.EVICTING
@@ -331,7 +331,7 @@ def test_evictions_begin_at_the_very_instant_that_the_grace_period_ends() -> Non
 
 def test_a_pod_that_tolerates_the_taint_beyond_the_deadline_stays_as_long() -> None:
     patient = Toleration(WINDOW, "Exists", toleration_seconds=1000)
-    node = SimulatedNode(FORCED).add(lent_pod("a", tolerations=(patient,)))
+    node = SimulatedNode(FORCED).add(node_pod("a", tolerations=(patient,)))
     node.run(until=after(2000))
     assert node.actions(PodAction.EVICT, PodAction.DELETE) == [(1060, "a")]
     changed = next(made for made in node.plans if made.taints[0].effect == NO_EXECUTE)
@@ -340,7 +340,7 @@ def test_a_pod_that_tolerates_the_taint_beyond_the_deadline_stays_as_long() -> N
 
 def test_a_toleration_of_more_seconds_than_there_are_is_for_ever() -> None:
     endless = Toleration(WINDOW, "Exists", toleration_seconds=2**63 - 1)
-    node = SimulatedNode(FORCED).add(lent_pod("a", tolerations=(endless,)))
+    node = SimulatedNode(FORCED).add(node_pod("a", tolerations=(endless,)))
     node.run(until=after(10**6))
     assert whys(node) == {"a": StepReason.TOLERATES}
 
@@ -349,7 +349,7 @@ def test_a_toleration_of_more_seconds_than_there_are_is_for_ever() -> None:
 
 
 def test_when_the_node_is_lent_again_evictions_stop_and_the_taint_is_removed() -> None:
-    node = SimulatedNode(replace(FORCED, evictions_per_minute=1)).add(lent_pod("a"), lent_pod("b"))
+    node = SimulatedNode(replace(FORCED, evictions_per_minute=1)).add(node_pod("a"), node_pod("b"))
     node.run(until=after(70))
     assert len(node.history) == 1
     node.cause = None
@@ -361,7 +361,7 @@ def test_when_the_node_is_lent_again_evictions_stop_and_the_taint_is_removed() -
 
 
 def test_a_node_from_which_pods_were_evicted_cools_down_before_it_takes_new_ones() -> None:
-    node = SimulatedNode(replace(FORCED, cool_down_s=100)).add(lent_pod("a"))
+    node = SimulatedNode(replace(FORCED, cool_down_s=100)).add(node_pod("a"))
     node.run(until=after(70))
     node.cause = None
     made = node.follow()
@@ -373,7 +373,7 @@ def test_a_node_from_which_pods_were_evicted_cools_down_before_it_takes_new_ones
 
 
 def test_a_node_from_which_no_pod_was_evicted_does_not_cool_down() -> None:
-    node = SimulatedNode(replace(FORCED, cool_down_s=100)).add(lent_pod("a"))
+    node = SimulatedNode(replace(FORCED, cool_down_s=100)).add(node_pod("a"))
     node.run(until=after(30))
     node.cause = None
     assert node.follow().phase is ReclaimPhase.LENT
@@ -381,7 +381,7 @@ def test_a_node_from_which_no_pod_was_evicted_does_not_cool_down() -> None:
 
 def test_a_window_that_closes_while_the_node_cools_down_gives_the_whole_grace_again() -> None:
     rules = replace(FORCED, evictions_per_minute=1, cool_down_s=1000)
-    node = SimulatedNode(rules).add(lent_pod("a"), lent_pod("b"))
+    node = SimulatedNode(rules).add(node_pod("a"), node_pod("b"))
     node.run(until=after(70))
     node.cause = None
     node.run(until=after(80))
@@ -404,7 +404,7 @@ def test_a_node_that_is_lent_and_was_never_reclaimed_is_left_alone() -> None:
 def test_a_policy_that_is_removed_or_narrowed_reclaims_by_its_own_rules(
     cause: ReclaimCause,
 ) -> None:
-    node = SimulatedNode(FORCED, cause).add(lent_pod("a"))
+    node = SimulatedNode(FORCED, cause).add(node_pod("a"))
     made = node.follow()
     assert made.taints == (Taint(DELETING, "true", NO_SCHEDULE, "2026-03-06T20:00:00Z"),)
     assert made.unschedulable
@@ -418,7 +418,7 @@ def test_a_policy_that_is_removed_or_narrowed_reclaims_by_its_own_rules(
 @pytest.mark.parametrize("cause", [ReclaimCause.POLICY_REMOVED, ReclaimCause.POLICY_NARROWED])
 def test_a_policy_that_does_not_force_waits_for_its_pods(cause: ReclaimCause) -> None:
     node = SimulatedNode(GENTLE, cause).add(
-        lent_pod("a"), lent_pod("d", daemon=True), lent_pod("f", finished=True)
+        node_pod("a"), node_pod("d", daemon=True), node_pod("f", finished=True)
     )
     node.run(until=after(10**6))
     assert node.history == []
@@ -444,9 +444,9 @@ def test_an_empty_node_is_removed_once_it_has_the_taint(cause: ReclaimCause) -> 
 def test_tolerations_do_not_count_when_the_node_is_removed() -> None:
     tolerant = (Toleration(operator="Exists"),)
     node = SimulatedNode(FORCED, ReclaimCause.POLICY_REMOVED).add(
-        lent_pod("a", tolerations=tolerant),
-        lent_pod("daemon", tolerations=tolerant, daemon=True),
-        lent_pod("shy-daemon", daemon=True),
+        node_pod("a", tolerations=tolerant),
+        node_pod("daemon", tolerations=tolerant, daemon=True),
+        node_pod("shy-daemon", daemon=True),
     )
     node.run(until=after(600))
     assert sorted(name for _, name in node.actions(PodAction.EVICT)) == ["a", "shy-daemon"]
@@ -454,7 +454,7 @@ def test_tolerations_do_not_count_when_the_node_is_removed() -> None:
 
 
 def test_a_node_that_is_removed_keeps_the_taint_of_its_closed_window() -> None:
-    node = SimulatedNode(FORCED).add(lent_pod("a"))
+    node = SimulatedNode(FORCED).add(node_pod("a"))
     node.run(until=after(100))
     closed = node.taints
     node.cause = ReclaimCause.POLICY_REMOVED
@@ -463,7 +463,7 @@ def test_a_node_that_is_removed_keeps_the_taint_of_its_closed_window() -> None:
 
 
 def test_a_node_that_is_kept_after_all_loses_the_taint_of_its_removal() -> None:
-    node = SimulatedNode(FORCED, ReclaimCause.POLICY_REMOVED).add(lent_pod("a"))
+    node = SimulatedNode(FORCED, ReclaimCause.POLICY_REMOVED).add(node_pod("a"))
     node.run(until=after(30))
     node.cause = ReclaimCause.WINDOW_CLOSED
     made = node.follow()
@@ -474,7 +474,7 @@ def test_a_node_that_is_kept_after_all_loses_the_taint_of_its_removal() -> None:
 
 def test_a_node_that_was_being_removed_cools_down_unschedulable() -> None:
     node = SimulatedNode(replace(FORCED, cool_down_s=100), ReclaimCause.POLICY_REMOVED)
-    node.add(lent_pod("a"), lent_pod("b"))
+    node.add(node_pod("a"), node_pod("b"))
     node.protected = {"b"}
     node.run(until=after(70))
     node.cause = None
@@ -484,7 +484,7 @@ def test_a_node_that_was_being_removed_cools_down_unschedulable() -> None:
 
 def test_pods_of_a_node_that_is_gone_are_deleted_at_once() -> None:
     rules = ReclaimRules(force=True, deadline_s=0, abandon_s=120)
-    node = SimulatedNode(rules, ReclaimCause.NODE_GONE).add(lent_pod("a"))
+    node = SimulatedNode(rules, ReclaimCause.NODE_GONE).add(node_pod("a"))
     node.protected = {"a"}
     node.run(until=after(60))
     assert node.actions(PodAction.EVICT, PodAction.DELETE) == [(0, "a")]
@@ -493,7 +493,7 @@ def test_pods_of_a_node_that_is_gone_are_deleted_at_once() -> None:
 
 def test_a_pod_that_does_not_end_is_abandoned_where_the_node_has_to_go() -> None:
     rules = replace(FORCED, abandon_s=100)
-    node = SimulatedNode(rules, ReclaimCause.BINDING_DELETED, stuck={"a"}).add(lent_pod("a"))
+    node = SimulatedNode(rules, ReclaimCause.BINDING_DELETED, stuck={"a"}).add(node_pod("a"))
     node.run(until=after(279))
     assert whys(node) == {"a": StepReason.TERMINATING}
     assert node.actions(PodAction.ABANDON) == []
@@ -504,7 +504,7 @@ def test_a_pod_that_does_not_end_is_abandoned_where_the_node_has_to_go() -> None
 
 
 def test_a_pod_that_terminates_has_its_time_until_the_deadline() -> None:
-    slow = lent_pod("a", leaving_by=after(1000))
+    slow = node_pod("a", leaving_by=after(1000))
     node = SimulatedNode(FORCED).add(slow)
     node.run(until=after(179))
     assert node.history == []
@@ -518,7 +518,7 @@ def test_a_pod_that_terminates_has_its_time_until_the_deadline() -> None:
 
 def test_a_pod_that_never_ends_is_abandoned_where_its_node_has_to_go() -> None:
     rules = replace(FORCED, abandon_s=100)
-    slow = lent_pod("a", leaving_by=after(1000))
+    slow = node_pod("a", leaving_by=after(1000))
     node = SimulatedNode(rules, ReclaimCause.BINDING_DELETED, stuck={"a"}).add(slow)
     node.run(until=after(284))
     assert node.actions(PodAction.ABANDON) == []
@@ -534,7 +534,7 @@ def test_the_grace_period_of_a_pod_ends_at_the_deadline(
     own_s: int | None, evicted_s: int | None, deleted_s: int | None
 ) -> None:
     taint = Taint(WINDOW, "true", NO_SCHEDULE, "2026-03-06T20:00:00Z")
-    pod = lent_pod("a", grace_s=own_s)
+    pod = node_pod("a", grace_s=own_s)
 
     def step(seconds: float) -> tuple[PodAction, int | None]:
         rules, cause = FORCED, ReclaimCause.WINDOW_CLOSED
@@ -547,17 +547,17 @@ def test_the_grace_period_of_a_pod_ends_at_the_deadline(
 
 def test_a_binding_ends_in_its_time_even_if_the_worker_does_not_answer() -> None:
     rules = replace(FORCED, abandon_s=100)
-    slow = lent_pod("a", leaving_by=after(10**5))
+    slow = node_pod("a", leaving_by=after(10**5))
     node = SimulatedNode(
         rules, ReclaimCause.BINDING_DELETED, stuck={"a", "b"}, worker_answers=False
     )
-    node.add(slow, lent_pod("b")).run(until=after(10**6))
+    node.add(slow, node_pod("b")).run(until=after(10**6))
     assert node.actions(PodAction.ABANDON) == [(280, "a"), (280, "b")]
     assert node.removed
 
 
 def test_a_closed_window_abandons_no_pod() -> None:
-    node = SimulatedNode(FORCED, stuck={"a"}).add(lent_pod("a"))
+    node = SimulatedNode(FORCED, stuck={"a"}).add(node_pod("a"))
     node.run(until=after(10**6))
     assert node.actions(PodAction.ABANDON) == []
     assert whys(node) == {"a": StepReason.TERMINATING}
@@ -571,9 +571,9 @@ def test_nothing_is_evicted_or_deleted_while_the_worker_does_not_answer(
     cause: ReclaimCause,
 ) -> None:
     rules = replace(FORCED, abandon_s=100)
-    going = lent_pod("going", leaving_by=after(-1000))
+    going = node_pod("going", leaving_by=after(-1000))
     node = SimulatedNode(rules, cause, worker_answers=False, stuck={"going"}).add(
-        lent_pod("a"), going
+        node_pod("a"), going
     )
     node.run(until=after(10**5))
     assert node.history == []
@@ -592,7 +592,7 @@ def test_grace_and_deadline_count_from_when_the_rules_began_to_hold() -> None:
         cause=ReclaimCause.BINDING_DELETED,
         rules=FORCED,
         taints=(taint,),
-        pods=(lent_pod("a"),),
+        pods=(node_pod("a"),),
         rules_since=START - timedelta(seconds=10),
     )
     made = plan_reclaim(situation)

@@ -12,8 +12,8 @@ from kubeocean.leasing.decision import ReclaimCause, ReclaimRules
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import (
     EvictionResult,
-    LentPod,
     PodAction,
+    PodOnNode,
     ReclaimPhase,
     ReclaimPlan,
     StepReason,
@@ -21,7 +21,7 @@ from kubeocean.leasing.reclaim import (
 )
 from kubeocean.leasing.taints import FOREVER, NO_EXECUTE, NO_SCHEDULE, Toleration, tolerated_s
 from kubeocean.runtime.kinds import Taint
-from unit.leasing.reclaim_simulation import START, WINDOW, SimulatedNode, after, lent_pod, pods_to
+from unit.leasing.reclaim_simulation import START, WINDOW, SimulatedNode, after, node_pod, pods_to
 
 ACTS = (PodAction.EVICT, PodAction.DELETE, PodAction.ABANDON)
 LASTING = Taint(WINDOW, "true", NO_EXECUTE)
@@ -39,9 +39,9 @@ tolerations = st.sampled_from(
 
 
 @st.composite
-def lent_pods(draw: st.DrawFn) -> list[LentPod]:
+def node_pods(draw: st.DrawFn) -> list[PodOnNode]:
     return [
-        lent_pod(
+        node_pod(
             f"p{index}",
             created=after(-draw(st.integers(0, 10_000))),
             priority=draw(st.integers(-2, 2)),
@@ -77,7 +77,7 @@ def nodes(draw: st.DrawFn) -> SimulatedNode:
         failing=draw(st.dictionaries(names, st.integers(0, 4))),
         stuck=draw(st.sets(names, max_size=2)),
         ends_s=draw(st.sampled_from([0, 1, 30])),
-    ).add(*draw(lent_pods()))
+    ).add(*draw(node_pods()))
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def test_a_window_that_flutters_evicts_no_more_often_than_the_node_cools_down(
     for flip in range(flips):
         node.cause = ReclaimCause.WINDOW_CLOSED if flip % 2 else None
         if not node.follow().taints:
-            node.add(lent_pod(f"p{flip}", created=node.now))
+            node.add(node_pod(f"p{flip}", created=node.now))
         node.pass_until(node.now + timedelta(seconds=flip_s))
     spent = flips * flip_s
     assert len(node.history) <= 1 + spent / cool_down_s

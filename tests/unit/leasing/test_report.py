@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from kubeocean.api.policies import SHOWN, Eviction, ReclaimStatus
 from kubeocean.leasing.decision import ReclaimCause, ReclaimRules
 from kubeocean.leasing.progress import NodeReport, PolicyProgress
-from kubeocean.leasing.report import counted, next_report
+from kubeocean.leasing.reclaim import plan_reclaim
+from kubeocean.leasing.report import cause_text, counted, eviction_message, next_report
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.objects import Condition
-from unit.leasing.reclaim_simulation import START, SimulatedNode, after, lent_pod
+from unit.leasing.reclaim_simulation import START, SimulatedNode, after, node_pod
 
 FORCE = ReclaimRules(force=True, grace_s=60, deadline_s=300)
 
@@ -36,7 +39,7 @@ def eviction(name: str) -> Eviction:
 
 
 def test_the_status_of_a_policy_that_does_not_force_has_no_times() -> None:
-    report = SimulatedNode(rules=ReclaimRules(grace_s=60)).add(lent_pod("p")).report()
+    report = SimulatedNode(rules=ReclaimRules(grace_s=60)).add(node_pod("p")).report()
     status, condition = updated(progress(report))
     assert (condition.status, condition.reason) == ("True", "NotForced")
     assert (status.eviction_time, status.deadline_time) == (None, None)
@@ -50,7 +53,7 @@ def test_a_status_has_nothing_of_reclaims_before_the_first_one() -> None:
 
 
 def test_a_reclaim_is_reported_from_its_start_to_its_end() -> None:
-    node = SimulatedNode(rules=FORCE, protected={"kept"}).add(lent_pod("kept"), lent_pod("free"))
+    node = SimulatedNode(rules=FORCE, protected={"kept"}).add(node_pod("kept"), node_pod("free"))
     status, condition = updated(progress(node.report()))
     assert (status.cause, status.start_time) == ("WindowClosed", text_of(START))
     assert (status.eviction_time, status.deadline_time) == (text_of(after(60)), text_of(after(360)))
@@ -84,7 +87,7 @@ def test_a_reclaim_is_reported_from_its_start_to_its_end() -> None:
 
 
 def test_a_reclaim_that_is_over_before_any_status_showed_it_is_reported() -> None:
-    began = SimulatedNode(rules=FORCE).add(lent_pod("p")).report()
+    began = SimulatedNode(rules=FORCE).add(node_pod("p")).report()
     over = SimulatedNode(rules=FORCE).report()
     given = progress(over, began=began, evictions=(eviction("p"),))
     status, condition = updated(given, at=2)
@@ -95,7 +98,7 @@ def test_a_reclaim_that_is_over_before_any_status_showed_it_is_reported() -> Non
 
 
 def test_lending_again_stops_a_reclaim_and_the_next_one_begins_anew() -> None:
-    node = SimulatedNode(rules=FORCE).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"))
     status, condition = updated(progress(node.report(), evictions=(eviction("q"),)))
     again = PolicyProgress(lent_again=True, lends=True)
     stopped, condition = updated(again, status, condition, 30)
@@ -109,7 +112,7 @@ def test_lending_again_stops_a_reclaim_and_the_next_one_begins_anew() -> None:
 
 
 def stopped_reclaim() -> tuple[ReclaimStatus, Condition]:
-    node = SimulatedNode(rules=FORCE).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"))
     status, condition = updated(progress(node.report(), evictions=(eviction("q"),)))
     return updated(PolicyProgress(lent_again=True, lends=True), status, condition, 30)
 
@@ -141,7 +144,7 @@ def test_only_a_closed_window_of_a_policy_that_does_not_lend_begins_a_reclaim_of
 
 
 def test_a_node_that_a_policy_selects_again_counts_as_lent_again() -> None:
-    node = SimulatedNode(rules=FORCE, cause=ReclaimCause.POLICY_NARROWED).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE, cause=ReclaimCause.POLICY_NARROWED).add(node_pod("p"))
     status, condition = updated(progress(node.report(), lends=True))
     assert (status.cause, condition.reason) == ("PolicyNarrowed", "GracePeriod")
     stopped = updated(PolicyProgress(lent_again=True, lends=True), status, condition, 30)
@@ -152,17 +155,17 @@ def test_a_node_that_a_policy_selects_again_counts_as_lent_again() -> None:
 
 
 def test_a_new_reclaim_that_was_over_at_once_was_not_stopped() -> None:
-    node = SimulatedNode(rules=FORCE).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"))
     status, condition = updated(progress(node.report()))
     stopped, condition = updated(PolicyProgress(lends=True), status, condition, 30)
     narrowed = SimulatedNode(rules=FORCE, cause=ReclaimCause.POLICY_NARROWED, now=after(50))
-    began = narrowed.add(lent_pod("p")).report()
+    began = narrowed.add(node_pod("p")).report()
     given = PolicyProgress(began=began, evictions=(eviction("p"),), lends=True)
     assert updated(given, stopped, condition, 60)[1].reason == "Reclaimed"
 
 
 def test_a_status_is_bounded_and_its_numbers_count_all() -> None:
-    pods = [lent_pod(f"p{n:03}") for n in range(50)]
+    pods = [node_pod(f"p{n:03}") for n in range(50)]
     reports = [SimulatedNode(rules=FORCE).add(*pods).report(f"v{n:03}") for n in range(200)]
     assert all(len(each.pods) == SHOWN for each in reports)
     evictions = tuple(eviction(f"p{n}") for n in range(300))
@@ -181,7 +184,58 @@ def test_a_counted_noun_is_plural_unless_the_number_is_one() -> None:
 
 
 def test_the_condition_is_evicting_if_no_budget_refuses() -> None:
-    node = SimulatedNode(rules=FORCE, stuck={"p"}).add(lent_pod("p"))
+    node = SimulatedNode(rules=FORCE, stuck={"p"}).add(node_pod("p"))
     node.follow()
     node.now = after(60)
     assert updated(progress(node.report()))[1].reason == "Evicting"
+
+
+# --- messages of events about evicted pods
+
+
+def message(node: SimulatedNode) -> str:
+    plan = plan_reclaim(node.situation)
+    assert plan.notice is not None
+    (step,) = plan.due
+    return eviction_message(step, plan.notice, node="vnode-a", policy="night", binding="berlin")
+
+
+def test_the_message_about_an_evicted_pod_has_node_policy_cause_and_times() -> None:
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"))
+    node.follow()
+    node.now = after(61)
+    assert message(node) == (
+        "Node vnode-a is reclaimed since 2026-03-06T20:00:00Z, because the time windows of policy"
+        " night are closed. The pod was evicted: evictions began at 2026-03-06T20:01:00Z, and pods"
+        " that are left at 2026-03-06T20:06:00Z are deleted"
+    )
+
+
+def test_the_message_about_a_deleted_pod_has_the_deadline() -> None:
+    node = SimulatedNode(rules=FORCE).add(node_pod("p"))
+    node.follow()
+    node.now = after(360)
+    assert message(node).endswith(
+        ". The pod was deleted: the deadline for evictions was 2026-03-06T20:06:00Z"
+    )
+
+
+def test_the_message_about_an_abandoned_pod_names_the_worker() -> None:
+    rules = replace(FORCE, abandon_s=30)
+    node = SimulatedNode(rules=rules, cause=ReclaimCause.BINDING_DELETED)
+    node.add(node_pod("p", leaving_by=after(0))).follow()
+    node.now = after(1000)
+    assert message(node) == (
+        "Node vnode-a is reclaimed since 2026-03-06T20:00:00Z, because ClusterBinding berlin is"
+        " being deleted. The pod was deleted without a grace period: the worker did not confirm"
+        " that it ended"
+    )
+
+
+@pytest.mark.parametrize("cause", ReclaimCause)
+def test_each_cause_of_a_reclaim_has_a_text(cause: ReclaimCause) -> None:
+    text = cause_text(cause, policy="night", binding="berlin")
+    assert "{" not in text
+    assert cause_text(cause, policy="", binding="berlin") == text.replace(
+        "policy night", "the policy"
+    )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import assume, given
@@ -9,6 +11,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.runtime.kinds import LEASES, NODES, PODS
 from kubeocean.runtime.objects import (
     Condition,
+    Json,
     Key,
     Meta,
     Object,
@@ -16,10 +19,13 @@ from kubeocean.runtime.objects import (
     Resource,
     Untyped,
     controller_of,
+    encode,
     find_condition,
+    merge_patch,
     prune_json,
     set_condition,
 )
+from support.strategic_merge import merge_json
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 SEGMENTS = st.text(min_size=1).filter(lambda text: "/" not in text)
@@ -47,6 +53,20 @@ def test_an_empty_object_has_an_answer_to_everything() -> None:
     assert (empty.uid, empty.resource_version, empty.deleting) == ("", "", False)
     assert (dict(empty.labels), dict(empty.annotations)) == ({}, {})
     assert controller_of(empty) is None
+
+
+def test_a_condition_is_written_with_its_message_also_if_that_is_empty() -> None:
+    condition = Condition("Ready", "True", "Checked", last_transition_time=NOW)
+    written = msgspec.to_builtins(condition)
+    assert written == {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Checked",
+        "message": "",
+        "lastTransitionTime": NOW,
+    }
+    assert msgspec.json.decode(encode(condition)) == written
+    assert msgspec.convert({"type": "Ready", "status": "True"}, Condition).message == ""
 
 
 def test_an_object_knows_what_its_metadata_says() -> None:
@@ -205,3 +225,42 @@ def test_what_is_left_is_what_a_user_could_have_written() -> None:
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {}}])
 def test_an_object_without_metadata_is_pruned_too(metadata: dict[str, object]) -> None:
     assert prune_json({"kind": "Thing"} | metadata) == {"kind": "Thing", "metadata": {}}
+
+
+# --- merge patches
+
+
+def documents(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    return st.dictionaries(st.sampled_from("abc"), values, max_size=3)
+
+
+def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    values = st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=2) | documents(inner), max_leaves=8
+    )
+    return documents(values)
+
+
+STORED = nested(st.booleans() | st.text(max_size=2))
+WITH_NULLS = nested(st.none() | st.booleans() | st.text(max_size=2))
+
+
+@given(STORED, STORED)
+def test_a_merge_patch_turns_one_document_into_the_other(current: Json, desired: Json) -> None:
+    patch = merge_patch(current, desired)
+    assert merge_json(current, patch) == desired
+    assert (patch == {}) == (current == desired)
+
+
+@given(STORED, WITH_NULLS)
+def test_a_null_is_an_absent_field_to_a_merge_patch(current: Json, desired: Json) -> None:
+    assert merge_json(current, merge_patch(current, desired)) == merge_json({}, desired)
+    assert merge_patch({"a": 1, "b": None}, {"a": 1, "c": None}) == {}
+
+
+def test_a_merge_patch_has_only_the_fields_that_differ() -> None:
+    current = {"a": 1, "b": {"c": 2, "d": [1]}, "e": {"f": 1}, "g": 1}
+    desired = {"a": 1, "b": {"c": 3}, "e": {"f": 1}, "h": {"i": 1}}
+    patch = merge_patch(current, desired)
+    assert patch == {"b": {"c": 3, "d": None}, "g": None, "h": {"i": 1}}
+    assert merge_patch({"a": [1, 2]}, {"a": [2]}) == {"a": [2]}

@@ -306,8 +306,7 @@ def document(part: msgspec.Struct) -> Json:
 def _encode(value: Any) -> Any:
     match value:
         case Condition():
-            # An API server requires a message, which may be empty
-            return {"message": value.message, **msgspec.to_builtins(value)}
+            return msgspec.to_builtins(value)
         case msgspec.Struct():
             return document(value)
         case tuple():

@@ -43,7 +43,11 @@ def strategic(last: Json, desired: Json, live: Json, shape: TypeShape) -> Json:
 
 
 def json_merge(last: Json, desired: Json, live: Json) -> Json:
-    """Return the JSON merge patch for an object of any kind."""
+    """Return the JSON merge patch for an object of any kind.
+
+    Unlike with `runtime.objects.merge_patch`, fields that other writers added to the live object
+    stay: only those that the last manifest named are removed.
+    """
     return _object_patch(last, without_nulls(desired), live, _NO_SHAPE)
 
 

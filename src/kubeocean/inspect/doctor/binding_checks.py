@@ -10,7 +10,7 @@ from cryptography import x509
 
 from kubeocean.api import conditions, naming
 from kubeocean.api.bindings import BindingPhase, Privilege, problems
-from kubeocean.api.ownership import Claim, claim_policy
+from kubeocean.api.ownership import Ownership, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.api.policies import problems as policy_problems
 from kubeocean.api.validation import describe
@@ -237,7 +237,7 @@ def _check_policies(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
     own = 0
     for policy in policies:
         about = f"policy {policy.name} of worker {worker.name}"
-        if claim_policy(policy, ids=ids, domain=snapshot.domain) is Claim.FOREIGN:
+        if policy_ownership(policy, ids=ids, domain=snapshot.domain) is Ownership.FOREIGN:
             continue
         if policy.uid in known(worker.left_over, frozenset[str]()):
             yield from _check_holder(policy, about, names, snapshot)

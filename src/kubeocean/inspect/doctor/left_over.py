@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from kubeocean.api import naming
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_policy
+from kubeocean.api.ownership import Ids, Ownership, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.inspect.snapshot import NotRead, Snapshot, known
 from kubeocean.runtime.kinds import Node
@@ -60,7 +60,7 @@ def left_over_policies(
     return frozenset(
         policy.uid
         for policy in policies
-        if claim_policy(policy, ids=ids, domain=domain) is not Claim.FOREIGN
+        if policy_ownership(policy, ids=ids, domain=domain) is not Ownership.FOREIGN
         and gone_holder(policy, names, domain)
     )
 

@@ -26,7 +26,14 @@ from kubeocean.inspect.format import age, few, in_order, moment, taint_text
 from kubeocean.inspect.snapshot import NotRead, known
 from kubeocean.leasing.amounts import PODS
 from kubeocean.leasing.capacity import LimitedBy, shown_offer
-from kubeocean.leasing.decision import Hold, Lend, Reclaim, ReclaimCause, ReclaimRules, is_lendable
+from kubeocean.leasing.decision import (
+    LeaveUnchanged,
+    Lend,
+    Reclaim,
+    ReclaimCause,
+    ReclaimRules,
+    is_lendable,
+)
 from kubeocean.leasing.reclaim import (
     PodStep,
     ReclaimInput,
@@ -101,7 +108,7 @@ def explain_node(node: NodeSnapshot) -> Explanation:
     evaluation = evaluate(node)
     rules: tuple[Callable[[NodeSnapshot, Evaluation], Answer | None], ...] = (
         _leaving,
-        _held,
+        _unchanged,
         _reclaimed,
         _not_lent,
         _closed,
@@ -182,8 +189,8 @@ def _leaving(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     return Answer(ExplanationRule.TAKEN_BACK, verdict, remedies=(again,))
 
 
-def _held(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
-    if not isinstance(evaluation.decision, Hold):
+def _unchanged(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
+    if not isinstance(evaluation.decision, LeaveUnchanged):
         return None
     verdict = f"it stays as it is: {evaluation.decision.why}"
     reason = "an invalid policy changes nothing that runs; its last valid form counts"

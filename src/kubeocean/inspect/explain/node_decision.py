@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
-from kubeocean.api.ownership import Claim, claim_policy, may_be_ours
+from kubeocean.api.ownership import Ownership, may_be_ours, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy, ResourceLimit
 from kubeocean.errors import ConfigError
 from kubeocean.inspect.explain.report import OfferedResource
@@ -23,7 +23,7 @@ from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
 from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
 from kubeocean.leasing.limits import cautious_limits, withheld_resources
 from kubeocean.leasing.policy_choice import ParsedPolicy, PassedOver, choose
-from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, lent_pod_of, plan_reclaim
+from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim, pod_on_node
 from kubeocean.leasing.requests import NodeUsage, requests_of
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.kinds import Node
@@ -87,7 +87,7 @@ def _is_foreign(policy: ResourceLeasingPolicy, binding: BindingSnapshot) -> bool
     worker = binding.present
     if worker is None or isinstance(worker.ids, NotRead):
         return False
-    return claim_policy(policy, ids=worker.ids, domain=binding.domain) is Claim.FOREIGN
+    return policy_ownership(policy, ids=worker.ids, domain=binding.domain) is Ownership.FOREIGN
 
 
 def evaluate(node: NodeSnapshot) -> Evaluation:
@@ -195,7 +195,7 @@ def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
         cause=decision.cause,
         rules=decision.rules,
         taints=node.virtual.spec.taints or (),
-        pods=tuple(map(lent_pod_of, pods)),
+        pods=tuple(map(pod_on_node, pods)),
         rules_since=decision.since,
         worker_answers=not binding.problem,
         domain=binding.domain,

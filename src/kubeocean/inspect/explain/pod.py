@@ -21,7 +21,7 @@ from kubeocean.api.conditions import (
     POD_SYNCED,
     PodEvent,
 )
-from kubeocean.api.ownership import Claim, Ids
+from kubeocean.api.ownership import Ids, Ownership
 from kubeocean.inspect.explain.node import (
     heartbeat_text,
     silent_worker,
@@ -43,9 +43,9 @@ from kubeocean.syncer.pods.plan import (
     UNSCHEDULED_S,
     Action,
     Plan,
-    claim_of,
-    is_lent,
-    is_wanted,
+    is_own_node,
+    may_run_in_worker,
+    ownership_of,
     plan,
 )
 from kubeocean.syncer.pods.status import waits_for_node
@@ -129,7 +129,7 @@ def _evicted(snapshot: PodSnapshot, pod: VirtualPod | None) -> Answer | None:
     if records:
         last = max(records, key=lambda each: each.eviction.time or "")
         at, node = last.eviction.time, last.eviction.node
-        why = f"policy {last.policy} reclaimed node {node} ({last.eviction.reason})"
+        why = f"policy {last.policy} reclaimed node {node}"
         reasons = [f"binding {last.binding}: {last.eviction.message}"]
     else:
         latest = max(events, key=_time)
@@ -195,7 +195,7 @@ def _without_worker(snapshot: PodSnapshot, pod: VirtualPod) -> Answer | None:
     if worker is None:
         verdict = f"node {name} is left over of binding {binding.name}, which does not exist"
         return Answer(ExplanationRule.BINDING_GONE, verdict)
-    if not is_wanted(pod, worker.binding, domain):
+    if not may_run_in_worker(pod, worker.binding, domain):
         return _stays(snapshot, pod)
     if binding.problem:
         answer = silent_worker(binding, "the pod shows its last known status")
@@ -298,8 +298,8 @@ def _plan(snapshot: PodSnapshot, pod: VirtualPod) -> Plan:
     return plan(
         pod,
         require(snapshot.ppods),
-        lent=is_lent(_node(snapshot).virtual, ids, domain),
-        wanted=True,
+        own_node=is_own_node(_node(snapshot).virtual, ids, domain),
+        may_run=True,
         had_physical=lambda: recorded and not is_copied(pod.content(), domain),
         ids=ids,
         domain=domain,
@@ -329,9 +329,8 @@ def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
         return Answer(
             ExplanationRule.MISSING, verdict, reasons, (f"{absent}; the pod then starts by itself",)
         )
-    foreign = _foreign(snapshot, pod)
-    if foreign or (refused is not None and refused.reason == PodEvent.NAME_TAKEN):
-        names = few(str(each.key) for each in foreign) or "both names that it may have"
+    if foreign := _foreign(snapshot, pod):
+        names = few(str(each.key) for each in foreign)
         verdict = f"it is pending: in worker {binding.name} {names} belong to other owners"
         return Answer(
             ExplanationRule.NAME_TAKEN, verdict, reasons, ("remove those pods, or rename this one",)
@@ -375,7 +374,8 @@ def _foreign(snapshot: PodSnapshot, pod: VirtualPod) -> list[PhysicalPod]:
     foreign = [
         each
         for each in require(snapshot.ppods)
-        if each.name in names and claim_of(pod, each, ids=ids, domain=domain) is Claim.FOREIGN
+        if each.name in names
+        and ownership_of(pod, each, ids=ids, domain=domain) is Ownership.FOREIGN
     ]
     return foreign if len(foreign) == len(names) else []
 

@@ -65,7 +65,9 @@ def installation_view(snapshot: Snapshot) -> InstallationView:
         for binding in bindings
     )
     # With one binding read, nothing follows from the absence of another.
-    strays = [node.name for group in nodes.values() for node in group] if not snapshot.only else []
+    without_binding = (
+        [node.name for group in nodes.values() for node in group] if not snapshot.only else []
+    )
     elections = (naming.manager_election(snapshot.domain),)
     manager = _program(snapshot, snapshot.domain.manager, elections)
     return InstallationView(
@@ -74,7 +76,7 @@ def installation_view(snapshot: Snapshot) -> InstallationView:
         clusters=clusters,
         pods=sum_counts(cluster.pods for cluster in clusters),
         resources=_sum_resources(cluster.resources for cluster in clusters),
-        health=_health(manager, clusters, sorted(strays), snapshot),
+        health=_health(manager, clusters, sorted(without_binding), snapshot),
         not_read=snapshot.unread,
     )
 
@@ -282,17 +284,17 @@ def _elected(lease: Lease, now: datetime) -> ProgramView:
 def _health(
     manager: ProgramView,
     clusters: Iterable[ClusterView],
-    strays: Sequence[str],
+    without_binding: Sequence[str],
     snapshot: Snapshot,
 ) -> InstallationHealth:
-    """Return the health of an installation; `strays` are virtual nodes whose binding does not
-    exist.
+    """Return the health of an installation; `without_binding` are virtual nodes whose binding does
+    not exist.
 
     Parts that the user may not read, and workers that only this machine does not reach, are notes:
     the syncer reports whether a worker answers. Without the nodes or the pods, an installation is
     not called healthy.
     """
-    findings = list(_installation_findings(manager, strays, snapshot.unread))
+    findings = list(_installation_findings(manager, without_binding, snapshot.unread))
     findings += _misnamed_policies(snapshot)
     for cluster in clusters:
         findings += _cluster_findings(cluster, snapshot.at)
@@ -303,14 +305,14 @@ def _health(
 
 
 def _installation_findings(
-    manager: ProgramView, strays: Sequence[str], unread: Iterable[NotRead]
+    manager: ProgramView, without_binding: Sequence[str], unread: Iterable[NotRead]
 ) -> Iterator[Finding]:
     if manager.state in _FAILURES:
         message = f"the manager {_FAILURES[manager.state]}: {manager.message}"
         yield Finding(Severity.ERROR, "", message)
-    if strays:
-        nodes = counted(len(strays), "virtual node")
-        message = f"{nodes} without a binding: {few(strays, shown=_NAMED)}"
+    if without_binding:
+        nodes = counted(len(without_binding), "virtual node")
+        message = f"{nodes} without a binding: {few(without_binding, shown=_NAMED)}"
         yield Finding(Severity.ERROR, "", message)
     for part in sorted(unread, key=str):
         yield Finding(Severity.NOTE, "", f"{part.what} are not shown: {part.refusal}")

@@ -76,9 +76,9 @@ class _Deletion:
 class BindingCleanup:
     """Writes the conditions of one binding and deletes its objects; the key is the binding's name.
 
-    - `held`: returns the policies that have our finalizer.
+    - `policies_with_finalizer`: returns the policies that have our finalizer.
     - `claimed`: returns the policies with another computing cluster's claim.
-    - `marked`: returns the worker's nodes with our label.
+    - `labelled_nodes`: returns the worker's nodes with our label.
     - `leftovers`: the pods and copies of the binding.
     - `more_conditions`: returns the conditions that other controllers have about the binding.
     """
@@ -89,18 +89,18 @@ class BindingCleanup:
         progress: ReclaimProgress,
         unconfirmed: Unconfirmed,
         *,
-        held: _Names,
+        policies_with_finalizer: _Names,
         claimed: _Names,
-        marked: _Names,
+        labelled_nodes: _Names,
         more_conditions: Callable[[ClusterBinding], list[Condition]],
         leftovers: Leftovers,
     ) -> None:
         self._clusters = clusters
         self._progress = progress
         self._unconfirmed = unconfirmed
-        self._held = held
+        self._finalized_policies = policies_with_finalizer
         self._claimed = claimed
-        self._marked = marked
+        self._labelled_nodes = labelled_nodes
         self._more_conditions = more_conditions
         self._leftovers = leftovers
         self._written_at = -WRITE_EVERY_S
@@ -298,9 +298,9 @@ class BindingCleanup:
         if not clusters.worker_health.answers:
             return self._unconfirmed.describe(), self._patience_ends(now)
         self._leftovers.drain(confirmed=True)
-        held, marked = list(self._held()), list(self._marked())
-        texts = [f"our label on nodes {first_few(marked)}"] if marked else []
-        texts += [f"our finalizer on policies {first_few(held)}"] if held else []
+        policies, nodes = list(self._finalized_policies()), list(self._labelled_nodes())
+        texts = [f"our label on nodes {first_few(nodes)}"] if nodes else []
+        texts += [f"our finalizer on policies {first_few(policies)}"] if policies else []
         texts += [objects] if (objects := self._leftovers.describe()) else []
         return ", ".join(texts), None
 
@@ -311,7 +311,7 @@ class BindingCleanup:
         assert self._deletion is not None
         self._leftovers.drain(confirmed=False)
         await self._abandon_nodes()
-        if self._leftovers.marks and now < self._deletion.until + timedelta(seconds=FREE_S):
+        if self._leftovers.copies and now < self._deletion.until + timedelta(seconds=FREE_S):
             return After(_RETRY_S)
         await self._release(binding, left, now)
         return Done()
@@ -349,7 +349,7 @@ class BindingCleanup:
         if now < ends:
             return ends
         self._leftovers.drain(confirmed=False)
-        return ends + timedelta(seconds=FREE_S) if self._leftovers.marks else ends
+        return ends + timedelta(seconds=FREE_S) if self._leftovers.copies else ends
 
     async def _write_draining(self, binding: ClusterBinding, left: str) -> float | None:
         generation = binding.metadata.generation

@@ -16,8 +16,8 @@ from kubeocean.leasing.progress import NodeReport
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.clock import text_of
 from kubeocean.syncer.pods.controller import PodController
-from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.log_configs import LogConfigs
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.syncer.replication.services import Services
 
 __all__ = [
@@ -127,29 +127,29 @@ class Leftovers:
     def __init__(
         self,
         pods: PodController,
-        dependents: Dependents,
+        pod_copies: PodCopies,
         services: Services,
         logconfigs: LogConfigs,
     ) -> None:
         self._pods = pods
-        self._dependents = dependents
+        self._pod_copies = pod_copies
         self._services = services
         self._logconfigs = logconfigs
 
     def drain(self, *, confirmed: bool) -> None:
         """Delete all copies and unmark their sources; wait for the worker only if `confirmed`."""
-        self._dependents.drain(confirmed=confirmed)
+        self._pod_copies.drain(confirmed=confirmed)
 
     @property
-    def marks(self) -> int:
+    def copies(self) -> int:
         """Number of copies, and of marked sources, that exist."""
-        return self._dependents.remaining()
+        return self._pod_copies.remaining()
 
     def describe(self) -> str:
         """Return a text that counts the pods and copies in the caches; empty if there are none."""
         counts = (
             (len(self._pods.remaining()), "pod"),
-            (self._dependents.remaining(), "copied object"),
+            (self._pod_copies.remaining(), "copied object"),
             (self._services.remaining(), "mirrored Service"),
             (self._logconfigs.remaining(), "copied LogConfig"),
         )

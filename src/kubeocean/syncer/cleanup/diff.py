@@ -177,8 +177,8 @@ def _legacy_node(obj: Object, vnodes: Container[str], domain: Domain) -> str:
     person created from the manifest of such a pod has another name, or a controller of the worker.
     """
     annotations = obj.annotations
-    marks = domain.virtual_pod_namespace, domain.virtual_pod_name, domain.virtual_pod_uid
-    namespace, name, uid = (annotations.get(each, "") for each in marks)
+    keys = domain.virtual_pod_namespace, domain.virtual_pod_name, domain.virtual_pod_uid
+    namespace, name, uid = (annotations.get(each, "") for each in keys)
     node = annotations.get(domain.virtual_node_name, "")
     if not (namespace and name and uid) or node not in vnodes:
         return ""
@@ -188,13 +188,13 @@ def _legacy_node(obj: Object, vnodes: Container[str], domain: Domain) -> str:
 
 def _is_unmapped(obj: Object, domain: Domain) -> bool:
     """Whether a pod with the label of Kubeocean names neither a virtual pod nor a node."""
-    marks = (
+    keys = (
         domain.virtual_pod_namespace,
         domain.virtual_pod_name,
         domain.virtual_pod_uid,
         domain.virtual_node_name,
     )
-    return _has_no_owner(obj, domain) and not any(each in obj.annotations for each in marks)
+    return _has_no_owner(obj, domain) and not any(each in obj.annotations for each in keys)
 
 
 def _has_no_owner(obj: Object, domain: Domain) -> bool:

@@ -33,11 +33,11 @@ from kubeocean.syncer.cleanup.diff import (
 )
 from kubeocean.syncer.nodes.csinodes import CSI_NODES
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
-from kubeocean.syncer.pods.plan import is_lent
+from kubeocean.syncer.pods.plan import is_own_node
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
-from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
+from kubeocean.syncer.replication.kinds.table import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.referring_pods import Reference
 
 __all__ = ["ClusterSnapshot", "Comparison"]
@@ -54,7 +54,8 @@ class Comparison:
 
     pods: dict[Key, ComparedPod] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
-    held: set[tuple[str, Key]] = field(default_factory=set)  # copies that other copies refer to
+    # Copies that other copies refer to
+    referenced: set[tuple[str, Key]] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)  # kinds that may not be listed
     findings: tuple[Difference, ...] = ()
 
@@ -62,7 +63,7 @@ class Comparison:
         """Whether no pod and no other copy uses a copy, and all kinds that could use it were
         listed.
         """
-        if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
+        if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.referenced:
             return False
         return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
 
@@ -151,7 +152,7 @@ class ClusterSnapshot:
         copies = await self._list(comparison, self._worker, resource, namespace, labels=labels)
         for copy in copies:
             references = kind.copy_references(copy.content())
-            comparison.held |= {(kind.refers_to, key) for key in references}
+            comparison.referenced |= {(kind.refers_to, key) for key in references}
         return copies
 
     # The computing cluster
@@ -190,7 +191,7 @@ class ClusterSnapshot:
         domain = self._domain
         managed = f"{domain.managed_by}={domain.product}"
         nodes = (await self._computing.list(NODES, labels=managed)).items
-        return {each.name for each in nodes if not is_lent(each, self._ids, domain)}
+        return {each.name for each in nodes if not is_own_node(each, self._ids, domain)}
 
     async def _read_pods(
         self, comparison: Comparison, foreign: Set[str], namespace: str = ""

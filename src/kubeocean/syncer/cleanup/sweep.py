@@ -44,8 +44,8 @@ from kubeocean.syncer.nodes.csinodes import CSI_NODES, CsiNodes
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
 from kubeocean.syncer.nodes.host_ports import HostPorts
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS
-from kubeocean.syncer.replication.dependents import Dependents
-from kubeocean.syncer.replication.kinds import KIND_NAMES
+from kubeocean.syncer.replication.kinds.table import KIND_NAMES
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.syncer.replication.replicator import Replicator
 
 __all__ = ["Sweep"]
@@ -63,7 +63,7 @@ class Sweep:
     def __init__(
         self,
         clusters: Clusters,
-        dependents: Dependents,
+        pod_copies: PodCopies,
         csinodes: CsiNodes,
         hostports: HostPorts,
         *,
@@ -71,7 +71,7 @@ class Sweep:
         every_s: float = EVERY_S,
     ) -> None:
         self.clusters = clusters
-        self._dependents = dependents
+        self._pod_copies = pod_copies
         self._csinodes = csinodes
         self._hostports = hostports
         self._nudge = nudge
@@ -127,7 +127,7 @@ class Sweep:
 
     def _can_judge(self) -> bool:
         """Whether the caches are complete, the worker answers, and the binding stays."""
-        clusters, dependents = self.clusters, self._dependents
+        clusters, pod_copies = self.clusters, self._pod_copies
         binding = clusters.binding
         return (
             clusters.synced
@@ -135,7 +135,7 @@ class Sweep:
             and binding is not None
             and not binding.deleting
             and all(copies.synced for copies in self._replicators())
-            and dependents.tokens.secrets.has_synced
+            and pod_copies.tokens.secrets.has_synced
             and self._csinodes.copies.has_synced
             and self._hostports.reservations.has_synced
         )
@@ -143,11 +143,11 @@ class Sweep:
     # Existing and expected objects
 
     def _replicators(self) -> tuple[Replicator, ...]:
-        return tuple(self._dependents.replicators.values())
+        return tuple(self._pod_copies.replicators.values())
 
     def _object_sets(self) -> Iterator[ObjectSet]:
         yield ObjectSet(self._physical_pods(), self._has_virtual_pod)
-        secrets = self._dependents.tokens.secrets.items()
+        secrets = self._pod_copies.tokens.secrets.items()
         tokens = self._counterparts(secrets, TOKEN, untyped(SECRETS), untyped(VIRTUAL_PODS))
         yield ObjectSet(tokens, self._has_virtual_pod)
         for replicator in self._replicators():

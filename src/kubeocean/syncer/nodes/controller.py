@@ -24,8 +24,8 @@ from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
-    Hold,
     Ignore,
+    LeaveUnchanged,
     Lend,
     Reclaim,
     ReclaimCause,
@@ -35,6 +35,7 @@ from kubeocean.leasing.decision import (
 from kubeocean.leasing.limits import Limit, cautious_limits
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
+from kubeocean.leasing.report import cause_text
 from kubeocean.leasing.taints import NO_EXECUTE
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import text_of
@@ -60,7 +61,7 @@ __all__ = ["NodeController"]
 
 WORKERS: Final = 40  # keeps an API server busy while a thousand nodes are created
 _RETRY_S: Final = 1.0
-_STRAY: Final = "stray"  # in place of a namespace: the key's name is that of a virtual node
+_VNODE: Final = "vnode"  # in place of a namespace: the key's name is that of a virtual node
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -140,7 +141,7 @@ class NodeController:
             self.enqueue_all()
 
     def _relevant(self, binding: ClusterBinding) -> tuple[object, ...]:
-        return binding.spec, binding.deleting, self._clusters.is_held(binding)
+        return binding.spec, binding.deleting, self._clusters.has_finalizer(binding)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         vnode = _either(old, new)
@@ -162,12 +163,12 @@ class NodeController:
         self.controller.enqueue(Key("", pnode))
 
     def _enqueue_owner(self, vnode: Node) -> None:
-        if self._is_stray(vnode):
-            self.controller.enqueue(Key(_STRAY, vnode.name))
+        if self._is_misnamed(vnode):
+            self.controller.enqueue(Key(_VNODE, vnode.name))
         else:
             self._enqueue(self._clusters.pnode_of(vnode))
 
-    def _is_stray(self, vnode: Node) -> bool:
+    def _is_misnamed(self, vnode: Node) -> bool:
         """Whether the name of a virtual node does not follow from the worker node that it names."""
         return self._clusters.vnode_name(self._clusters.pnode_of(vnode)) != vnode.name
 
@@ -213,7 +214,7 @@ class NodeController:
             return await self._remove_finalizer(vnode)
         if vnode is None and await self._recovers(self._vnode_key(key).name):
             return Done()
-        if key.namespace == _STRAY and vnode is not None and not self._is_stray(vnode):
+        if key.namespace == _VNODE and vnode is not None and not self._is_misnamed(vnode):
             self._enqueue_owner(vnode)
             return Done()
 
@@ -236,7 +237,7 @@ class NodeController:
             case Reclaim():
                 assert vnode is not None
                 return await self._reclaim(key.name, pnode if same else None, vnode, decision)
-            case Hold(why=why):
+            case LeaveUnchanged(why=why):
                 if vnode is not None:
                     status = self._refreshed(pnode if same else None, vnode, capped=True)
                     await self._write(vnode, forge.NodePatches({}, status))
@@ -258,10 +259,10 @@ class NodeController:
         """
         clusters, policy = self._clusters, decision.policy.name
         name = clusters.vnode_name(pnode.name)
-        held = clusters.is_held(clusters.binding) and clusters.holds(
+        has_finalizers = clusters.has_finalizer(clusters.binding) and clusters.is_ours(
             clusters.policies.get(Key("", policy))
         )
-        if vnode is None and not held:
+        if vnode is None and not has_finalizers:
             # Without our finalizers on both, a deletion of the policy would lose its rules, and one
             # of the binding would leave a virtual node behind. Adding a finalizer enqueues all
             # nodes.
@@ -316,11 +317,11 @@ class NodeController:
         last_eviction: str,
         *,
         takes_pods: bool,
-    ) -> forge.Lent:
+    ) -> forge.LentNode:
         clusters, parsed = self._clusters, decision.policy.parsed
         binding = clusters.binding
         assert binding is not None
-        return forge.Lent(
+        return forge.LentNode(
             pnode=pnode.content(),
             vnode=name,
             binding=clusters.binding_name,
@@ -358,7 +359,7 @@ class NodeController:
 
     # Writes of the virtual node
 
-    async def _create(self, lent: forge.Lent, pnode: Node) -> Outcome:
+    async def _create(self, lent: forge.LentNode, pnode: Node) -> Outcome:
         clusters = self._clusters
         try:
             created = await clusters.computing.create(
@@ -404,7 +405,7 @@ class NodeController:
     async def _restore_labels(self, node: Node) -> bool:
         """Restore the labels that select a virtual node, if it is provably this binding's."""
         clusters, labels = self._clusters, self._labels()
-        if self._is_stray(node) or not clusters.is_vnode(node):
+        if self._is_misnamed(node) or not clusters.is_vnode(node):
             return False
         version = {"uid": node.uid, "resourceVersion": node.resource_version}
         body = MergePatch({"metadata": {"labels": labels, **version}})
@@ -512,7 +513,8 @@ class NodeController:
             return await self._delete(name, vnode, decision.cause)
         notice = forge.notice(vnode.content(), plan.taints, plan.unschedulable, clusters.domain)
         if notice:
-            message = f"The reclaim of the node has begun: {decision.cause}"
+            why = cause_text(decision.cause, policy=policy, binding=clusters.binding_name)
+            message = f"The reclaim of the node has begun: {why}"
             clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
         key, last_eviction = clusters.domain.last_eviction_time, _cool_down_start(situation)
         if last_eviction and vnode.annotations.get(key) != last_eviction:
@@ -635,7 +637,7 @@ class NodeController:
         return vnode.annotations.get(self._clusters.domain.policies_applied, "")
 
     def _vnode_key(self, key: Key) -> Key:
-        return Key("", key.name if key.namespace == _STRAY else self._clusters.vnode_name(key.name))
+        return Key("", key.name if key.namespace == _VNODE else self._clusters.vnode_name(key.name))
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
         """Whether a virtual node's metadata records the UID of this worker's node, or no UID."""

@@ -27,9 +27,8 @@ from kubeocean.runtime.controller import Done, Outcome, Stuck
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NODES, Node, ObjectReference
-from kubeocean.runtime.objects import Json, Key, Object, Resource
+from kubeocean.runtime.objects import Json, Key, Object, Resource, merge_patch
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.nodes.metadata import merge_patch
 from kubeocean.syncer.replication.copy_metadata import (
     copied_annotations,
     copied_labels,

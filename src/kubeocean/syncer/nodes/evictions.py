@@ -19,12 +19,14 @@ from kubeocean.leasing.reclaim import (
     EvictionAttempt,
     EvictionResult,
     EvictionSlots,
+    Notice,
     PodAction,
     PodStep,
     ReclaimInput,
     ReclaimPlan,
-    lent_pod_of,
+    pod_on_node,
 )
+from kubeocean.leasing.report import eviction_message
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
@@ -76,7 +78,7 @@ class Evictor:
             cause=cause,
             rules=rules,
             taints=(vnode.spec.taints or ()) if vnode is not None else (),
-            pods=tuple(lent_pod_of(pod, self._attempts.get(pod.uid)) for pod in pods),
+            pods=tuple(pod_on_node(pod, self._attempts.get(pod.uid)) for pod in pods),
             rules_since=since,
             evictions=self._slots.recent(policy, now=now),
             last_eviction=self._last_eviction(name, vnode, now),
@@ -107,6 +109,8 @@ class Evictor:
 
         If the API server refuses or fails, the attempt is remembered and no error is raised.
         """
+        if plan.notice is None:
+            return plan  # the node is lent: no pod has to leave
         attempts: dict[str, EvictionAttempt | None] = {}
         for step in plan.due:
             taken_at = self._clusters.clock.now()
@@ -114,12 +118,13 @@ class Evictor:
             limit = rules.evictions_per_minute if step.action is PodAction.EVICT else None
             # No await between taking the slot and sending: other nodes of the policy act, too.
             if self._slots.take(policy, limit, now=taken_at):
-                attempts[step.pod.uid] = await self._attempt(step, vnode, policy, taken_at)
+                attempt = await self._attempt(step, plan.notice, vnode, policy, taken_at)
+                attempts[step.pod.uid] = attempt
             # else another node took the slot since the plan was made; the next plan waits
         return plan.after(attempts)
 
     async def _attempt(
-        self, step: PodStep, vnode: str, policy: str, taken_at: datetime
+        self, step: PodStep, notice: Notice, vnode: str, policy: str, taken_at: datetime
     ) -> EvictionAttempt | None:
         """Evict or delete one pod; return the attempt, None if the pod is gone."""
         result, retry_after_s = EvictionResult.ACCEPTED, 0.0
@@ -139,7 +144,7 @@ class Evictor:
             _log.warning("Could not evict pod", pod=str(step.pod.key), error=str(error))
         attempt = self._remember(step, result, retry_after_s)
         if result is EvictionResult.ACCEPTED:
-            self._report(step, vnode, policy)
+            self._report(step, notice, vnode, policy)
             if not self._clusters.worker_health.answers:
                 self._unconfirmed.pod(str(step.pod.key))
         return attempt
@@ -176,11 +181,12 @@ class Evictor:
         self._attempts[step.pod.uid] = attempt
         return attempt
 
-    def _report(self, step: PodStep, vnode: str, policy: str) -> None:
+    def _report(self, step: PodStep, notice: Notice, vnode: str, policy: str) -> None:
         """Record an evicted or deleted pod in the reclaim progress, the log and an event."""
         key, now = step.pod.key, self._clusters.clock.now()
         forced = step.action is not PodAction.EVICT
-        message = f"Node {vnode} is reclaimed by its owner (policy {policy}): {step.reason}"
+        binding = self._clusters.binding_name
+        message = eviction_message(step, notice, node=vnode, policy=policy, binding=binding)
         eviction = Eviction(
             key.namespace, key.name, vnode, self._clusters.now_text(), str(step.reason), message
         )

@@ -26,7 +26,7 @@ from kubeocean.api import group, naming
 from kubeocean.api.group import TRUE, Domain
 from kubeocean.leasing.amounts import PODS, Amounts
 from kubeocean.runtime.kinds import Taint
-from kubeocean.runtime.objects import Json, printable_json
+from kubeocean.runtime.objects import Json, merge_patch, printable_json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.nodes.foreign_metadata import (
     is_copied_annotation,
@@ -34,10 +34,10 @@ from kubeocean.syncer.nodes.foreign_metadata import (
     is_informative_annotation,
     is_kubelet_label,
 )
-from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch, merge_taints
+from kubeocean.syncer.nodes.metadata import Expected, merge, merge_taints
 
 __all__ = [
-    "Lent",
+    "LentNode",
     "NodePatches",
     "changes",
     "expected",
@@ -59,7 +59,7 @@ _REMEMBERED: Final = 256  # longer values are remembered by their key alone
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class LentNode:
     """A worker's node that is lent, with everything else from which its virtual node is forged."""
 
     pnode: Json  # the worker's node, whole
@@ -93,7 +93,7 @@ class NodePatches:
         return bool(self.main or self.status)
 
 
-def forge(lent: Lent, *, now: str) -> Json:
+def forge(lent: LentNode, *, now: str) -> Json:
     """Return the manifest of a new virtual node; API servers keep the status of a new node."""
     want = expected(lent)
     annotations = {
@@ -115,7 +115,7 @@ def forge(lent: Lent, *, now: str) -> Json:
     }
 
 
-def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
+def changes(vnode: Json, lent: LentNode, *, now: str) -> NodePatches:
     """Return the patches that give a virtual node its desired state; empty if nothing differs."""
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
@@ -125,12 +125,12 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
 
     labels = merge_patch(labels_now, merge(labels_now, before.labels, want.labels))
     spec_now = vnode.get("spec") or {}
-    # Marks of a cordon that a reclaim made; the second is of an earlier implementation.
-    marks = {domain.cordoned, domain.deletion_taint_time}
-    cordoned = not marks.isdisjoint(annotations_now)
+    # Annotations of a cordon that a reclaim made; the second is of an earlier implementation.
+    cordon_keys = {domain.cordoned, domain.deletion_taint_time}
+    cordoned = not cordon_keys.isdisjoint(annotations_now)
     cordons = lent.unschedulable and (cordoned or not spec_now.get("unschedulable"))
     annotations_then = merge(
-        {key: value for key, value in annotations_now.items() if key not in marks},
+        {key: value for key, value in annotations_now.items() if key not in cordon_keys},
         before.annotations,
         {
             **want.annotations,
@@ -216,12 +216,12 @@ def refreshed(
     return {"metadata": {"annotations": {domain.prometheus_url: url}}, "status": status}
 
 
-def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
+def left_out(lent: LentNode, now: Mapping[str, str]) -> tuple[str, ...]:
     """Return the annotations of the worker's node that do not fit; `now` are the virtual node's."""
     return tuple(sorted(_copied(lent).keys() - _fitting(lent, now).keys()))
 
 
-def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
+def expected(lent: LentNode, now: Mapping[str, str] | None = None) -> Expected:
     """Return the metadata and taints that the syncer sets on a virtual node.
 
     `now` are the present annotations of the virtual node.
@@ -277,7 +277,7 @@ def _prometheus_url(proxier_ip: str, port: int, vnode: str) -> str:
     return f"{proxier_ip or '<pending>'}:{port}/{vnode}"
 
 
-def _copied_labels(lent: Lent) -> dict[str, str]:
+def _copied_labels(lent: LentNode) -> dict[str, str]:
     labels: Mapping[str, str] = lent.pnode["metadata"].get("labels") or {}
     if lent.trusts_fully:
         return dict(labels)
@@ -288,7 +288,7 @@ def _copied_labels(lent: Lent) -> dict[str, str]:
     }
 
 
-def _copied(lent: Lent) -> dict[str, str]:
+def _copied(lent: LentNode) -> dict[str, str]:
     annotations: Mapping[str, str] = lent.pnode["metadata"].get("annotations") or {}
     is_copied = is_copied_annotation if lent.trusts_fully else is_informative_annotation
     return {
@@ -298,7 +298,7 @@ def _copied(lent: Lent) -> dict[str, str]:
     }
 
 
-def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
+def _fitting(lent: LentNode, now: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations of the worker's node to copy, without the largest that do not fit.
 
     `now` are the present annotations of the virtual node.
@@ -337,7 +337,7 @@ def inner_ip(node: Json) -> str:
     return next((str(a["address"]) for a in addresses if a.get("type") == "InternalIP"), "")
 
 
-def _taints(lent: Lent) -> tuple[Taint, ...]:
+def _taints(lent: LentNode) -> tuple[Taint, ...]:
     domain = lent.domain
     taints: list[Taint] = []
     for taint in (lent.pnode.get("spec") or {}).get("taints") or ():
@@ -357,7 +357,7 @@ def _spec(taints: tuple[Taint, ...], unschedulable: bool) -> Json:
     return spec | ({"unschedulable": True} if unschedulable else {})
 
 
-def _status(lent: Lent) -> Json:
+def _status(lent: LentNode) -> Json:
     status = lent.pnode.get("status") or {}
     amounts = {name: str(amount) for name, amount in lent.offered.items()}
     forged: Json = {
@@ -388,7 +388,7 @@ def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
 
 
 def _spec_change(
-    spec: Json, before: Expected, want: Expected, lent: Lent, *, cordoned: bool
+    spec: Json, before: Expected, want: Expected, lent: LentNode, *, cordoned: bool
 ) -> Json:
     """Return the change of a virtual node's spec; `cordoned`: whether the syncer cordoned it."""
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
@@ -419,7 +419,7 @@ def _status_change(now: Json, then: Json) -> Json:
         if _comparable(name, present) == _comparable(name, value):
             continue
         if isinstance(value, dict) and isinstance(present, dict):
-            change[name] = {key: None for key in present if key not in value} | value
+            change[name] = merge_patch(present, value)
         else:
             change[name] = value
     return change

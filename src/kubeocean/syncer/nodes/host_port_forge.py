@@ -18,7 +18,7 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, may_be_ours, ownership
+from kubeocean.api.ownership import Ids, may_be_ours, ownership_labels
 from kubeocean.runtime.kinds import NODES, PodCondition
 from kubeocean.runtime.objects import Json, Meta, Object, Resource
 
@@ -34,10 +34,10 @@ __all__ = [
     "fits",
     "forge",
     "forge_namespace",
-    "held",
     "is_ours",
     "lean",
     "ports_of",
+    "taken_ports",
 ]
 
 _ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - what Kubernetes means by no address
@@ -156,7 +156,7 @@ def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
     return not ours and pod.status.phase not in _FINISHED
 
 
-def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, ...]:
+def taken_ports(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, ...]:
     """Return the host ports held by those pods that `counts` accepts, each once, sorted."""
     counted = (pod for pod in pods if counts(pod, ids, domain))
     return tuple(sorted({port for pod in counted for port in ports_of(pod)}))
@@ -164,7 +164,7 @@ def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, .
 
 def lean(pod: PortPod, ids: Ids, domain: Domain) -> PortPod:
     """Return the pod without most of its metadata, to save memory."""
-    meta, own = pod.metadata, ownership(ids, domain)
+    meta, own = pod.metadata, ownership_labels(ids, domain)
     kept = Meta(
         name=meta.name,
         namespace=meta.namespace,

@@ -177,7 +177,7 @@ class HostPorts:
         if clusters.vnode_name(pnode) != vnode.name or not clusters.worker_health.answers:
             return Done()  # every node is enqueued when the worker answers again
         holders = (*self.holders.by("node", pnode), *self.namesakes.by("node", pnode))
-        ports = forge.held(holders, clusters.ids, clusters.domain)
+        ports = forge.taken_ports(holders, clusters.ids, clusters.domain)
         if not ports:
             return await self._remove(present)
         reservation = Reservation(

@@ -36,7 +36,7 @@ class NodeLabels:
         value = naming.label_value(policy)
         if label == value or self._is_foreign(label):
             return
-        if self._clusters.holds(self._clusters.policies.get(Key("", policy))):
+        if self._clusters.is_ours(self._clusters.policies.get(Key("", policy))):
             await self._label(pnode, value)
 
     async def remove(self, pnode: Node | None, applied: str | None = None) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from kubeocean.api.expected import Expected
 from kubeocean.runtime.kinds import Taint
 
-__all__ = ["Expected", "merge", "merge_patch", "merge_taints"]
+__all__ = ["Expected", "merge", "merge_taints"]
 
 
 def merge(
@@ -22,12 +22,6 @@ def merge(
 ) -> dict[str, str]:
     """Return the entries of `now` that Kubeocean did not want before, and all of `wanted`."""
     return {key: value for key, value in now.items() if key not in before} | dict(wanted)
-
-
-def merge_patch(now: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the JSON merge patch that changes one map of texts into another."""
-    removed: dict[str, str | None] = {key: None for key in now if key not in then}
-    return removed | {key: value for key, value in then.items() if now.get(key) != value}
 
 
 def merge_taints(

@@ -41,7 +41,7 @@ from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Condition, Json, Key, find_condition
+from kubeocean.runtime.objects import Condition, Json, Key, find_condition, merge_patch
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
 from kubeocean.syncer.nodes.policy_findings import (
@@ -51,7 +51,6 @@ from kubeocean.syncer.nodes.policy_findings import (
     resources_of,
 )
 from kubeocean.syncer.nodes.policy_status import (
-    difference,
     events_of,
     own_status,
     policies_condition,
@@ -80,7 +79,7 @@ class _PolicyRecord:
 
     effect: _Effect | None = None  # for which nodes were enqueued
     written_at: float = -WRITE_EVERY_S  # when its status was written; monotonic
-    unbound_since: float | None = None  # monotonic; the policy names another binding
+    without_binding_since: float | None = None  # monotonic; the policy names another binding
 
 
 class PolicyController:
@@ -131,7 +130,7 @@ class PolicyController:
             if policy.name in self._records:
                 self._records[policy.name].effect = None
             self._enqueue_nodes()
-        elif self._clusters.holds(new) and not self._clusters.holds(old):
+        elif self._clusters.is_ours(new) and not self._clusters.is_ours(old):
             self._enqueue_nodes()
         self.controller.enqueue(policy.key)
 
@@ -160,8 +159,13 @@ class PolicyController:
             self.controller.enqueue(policy.key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        held = self._clusters.is_held
-        if old is None or new is None or old.deleting != new.deleting or held(old) != held(new):
+        has_finalizer = self._clusters.has_finalizer
+        if (
+            old is None
+            or new is None
+            or old.deleting != new.deleting
+            or has_finalizer(old) != has_finalizer(new)
+        ):
             self._enqueue_all()
 
     @property
@@ -173,7 +177,7 @@ class PolicyController:
     def _has_finalizer(self, policy: ResourceLeasingPolicy) -> bool:
         return self._clusters.domain.finalizer_policy in (policy.metadata.finalizers or ())
 
-    def held(self) -> Iterator[str]:
+    def with_finalizer(self) -> Iterator[str]:
         """Return the policies of this binding that have our finalizer."""
         for policy in self._clusters.policies.items():
             if self._clusters.concerns(policy) and self._has_finalizer(policy):
@@ -214,7 +218,7 @@ class PolicyController:
             return await self._check_binding(policy, now)
         if cached is None or policy.deleting or self._is_ending:
             return await self._release(policy, cached, now)
-        if not self._clusters.is_held(self._clusters.binding):
+        if not self._clusters.has_finalizer(self._clusters.binding):
             return Done()  # every policy is enqueued when the binding has our finalizer
         version = await self._hold(policy)
         rest_s = await self._write_status(cached, now, version)
@@ -271,12 +275,12 @@ class PolicyController:
         Several computing clusters may use this worker: each claims the policies of its bindings.
         """
         clusters = self._clusters
-        if _is_reported_unbound(policy):
+        if _is_reported_without_binding(policy):
             return Done()
         record = self._records.setdefault(policy.name, _PolicyRecord())
-        if record.unbound_since is None:
-            record.unbound_since = clusters.clock.monotonic()
-        rest_s = record.unbound_since + CLAIMED_WITHIN_S - clusters.clock.monotonic()
+        if record.without_binding_since is None:
+            record.without_binding_since = clusters.clock.monotonic()
+        rest_s = record.without_binding_since + CLAIMED_WITHIN_S - clusters.clock.monotonic()
         if rest_s > 0:
             return After(rest_s)
         try:
@@ -295,7 +299,7 @@ class PolicyController:
 
     async def _hold(self, policy: ResourceLeasingPolicy) -> str:
         """Add our finalizer and claim to a policy; return the policy's resourceVersion."""
-        if self._clusters.holds(policy):
+        if self._clusters.is_ours(policy):
             return policy.resource_version
         ours, present = self._clusters.domain.finalizer_policy, policy.metadata.finalizers or ()
         finalizers = [*(each for each in present if each != ours), ours]
@@ -313,13 +317,13 @@ class PolicyController:
         rest_s, version, clusters = None, policy.resource_version, self._clusters
         lent = clusters.vnodes.by("policy", policy.name)
         # Other syncers report that the binding is gone; this one does not replace their report.
-        reported = self._is_ending and not lent and _is_reported_unbound(policy)
+        reported = self._is_ending and not lent and _is_reported_without_binding(policy)
         if cached is not None and (lent or not policy.deleting) and not reported:
             rest_s = await self._write_status(cached, now, version)
         ours = clusters.concerns(policy) or clusters.was_ours(policy)
         claim = policy_claim(clusters.ids, clusters.domain)
-        held = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
-        if lent or not ours or not held or rest_s is not None:
+        has_ours = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
+        if lent or not ours or not has_ours or rest_s is not None:
             return Done() if rest_s is None else After(rest_s)
         if cached is not None and policy.deleting:
             self._emit_reclaimed(policy)
@@ -404,7 +408,7 @@ class PolicyController:
         self, policy: ResourceLeasingPolicy, status: PolicyStatus, version: str
     ) -> None:
         before: Json = msgspec.to_builtins(policy.status)
-        change = difference(before, msgspec.to_builtins(status))
+        change = merge_patch(before, msgspec.to_builtins(status))
         body: Json = {"metadata": {"resourceVersion": version}, "status": change}
         written = await self._clusters.worker.patch(
             RESOURCE_LEASING_POLICIES, policy.name, MergePatch(body), subresource="status"
@@ -416,7 +420,7 @@ class PolicyController:
             self._clusters.worker_events.emit(target, event.type, event.reason, event.message)
 
 
-def _is_reported_unbound(policy: ResourceLeasingPolicy) -> bool:
+def _is_reported_without_binding(policy: ResourceLeasingPolicy) -> bool:
     """Whether a policy's status reports, for the present spec, that its binding does not exist."""
     active = find_condition(policy.status.conditions, ACTIVE)
     reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason

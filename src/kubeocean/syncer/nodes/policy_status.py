@@ -28,12 +28,11 @@ from kubeocean.leasing.report import counted, next_report
 from kubeocean.leasing.windows import next_edge
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.events import StatusEvent
-from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
+from kubeocean.runtime.objects import Condition, find_condition, set_condition
 from kubeocean.syncer.cleanup.deletion_progress import first_few
 from kubeocean.syncer.nodes.policy_findings import PolicyFindings
 
 __all__ = [
-    "difference",
     "events_of",
     "own_status",
     "policies_condition",
@@ -98,7 +97,9 @@ def _conditions(
     )
     if ending:
         binding = cached.policy.spec.cluster
-        return valid, conditions.POLICY_UNBOUND.condition(generation=generation, binding=binding)
+        return valid, conditions.POLICY_BINDING_DELETED.condition(
+            generation=generation, binding=binding
+        )
     verdict = conditions.POLICY_ACTIVE if lends else conditions.POLICY_INACTIVE
     until = f" until {text_of(edge)}" if edge is not None else ""
     return valid, verdict.condition(generation=generation, until=until)
@@ -221,9 +222,9 @@ def _window_events(before: PolicyStatus, after: PolicyStatus) -> Iterator[Status
             message = _message(after, conditions.VALID)
             yield StatusEvent("Warning", PolicyEvent.INVALID, message)
         return
-    unbound = conditions.POLICY_UNBOUND.reason
-    if _reason(after, conditions.ACTIVE) == unbound:
-        if _reason(before, conditions.ACTIVE) != unbound:
+    deleted = conditions.POLICY_BINDING_DELETED.reason
+    if _reason(after, conditions.ACTIVE) == deleted:
+        if _reason(before, conditions.ACTIVE) != deleted:
             message = _message(after, conditions.ACTIVE)
             yield StatusEvent("Normal", PolicyEvent.BINDING_DELETED, message)
         return
@@ -262,18 +263,3 @@ def _reason(status: PolicyStatus, type_: str) -> str:
 def _message(status: PolicyStatus, type_: str) -> str:
     condition = find_condition(status.conditions, type_)
     return condition.message if condition is not None else ""
-
-
-def difference(before: Json, after: Json) -> Json:
-    """Return the JSON merge patch that changes document `before` into `after`."""
-    patch: Json = {name: None for name in before if name not in after}
-    for name, value in after.items():
-        present = before.get(name)
-        if isinstance(value, dict) and isinstance(present, dict):
-            value = difference(present, value)
-            if not value:
-                continue
-        elif value == present:
-            continue
-        patch[name] = value
-    return patch

@@ -31,7 +31,7 @@ from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.objects import Key, decode_object
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.host_port_forge import PORT_PODS, HostPort, PortPod, ports_of
-from kubeocean.syncer.pods.plan import is_wanted, physical_node, reclaim_reason
+from kubeocean.syncer.pods.plan import may_run_in_worker, physical_node, reclaim_reason
 from kubeocean.syncer.pods.record import PodRecord, PodRecords
 from kubeocean.syncer.pods.views import VirtualPod
 
@@ -189,7 +189,9 @@ class Admission:
         return usage
 
     def _requests(self, pod: VirtualPod) -> Amounts:
-        if pod.finished or not is_wanted(pod, self._clusters.binding, self._clusters.domain):
+        if pod.finished or not may_run_in_worker(
+            pod, self._clusters.binding, self._clusters.domain
+        ):
             return {}
         return requests_of(decode_object(CountedPod, pod.raw, keep_raw=False))
 

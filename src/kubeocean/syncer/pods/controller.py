@@ -19,7 +19,7 @@ from typing import Final
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.conditions import PodEvent
-from kubeocean.api.ownership import Claim, bears_ids, ownership
+from kubeocean.api.ownership import Ownership, bears_ids, ownership_labels
 from kubeocean.errors import (
     AlreadyExists,
     BadRequest,
@@ -51,17 +51,17 @@ from kubeocean.syncer.pods.plan import (
     UNSCHEDULED_S,
     Action,
     bound_for_s,
-    claim_of,
+    excluded_because,
     grace_of,
     is_due,
-    is_lent,
     is_live,
+    is_own_node,
     is_stray,
-    is_wanted,
+    may_run_in_worker,
+    ownership_of,
     physical_names,
     physical_node,
     plan,
-    unwanted_because,
 )
 from kubeocean.syncer.pods.record import (
     LONGEST_MESSAGE,
@@ -81,8 +81,8 @@ from kubeocean.syncer.pods.views import (
 )
 from kubeocean.syncer.pods.virtual_pods import VirtualPods
 from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
-from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.missing import Missing
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from kubeocean.syncer.shard_filter import ShardFilter
 
 __all__ = ["PodController"]
@@ -107,13 +107,13 @@ _log = get_logger(__name__)
 class PodController:
     """Runs the pods of one binding's virtual nodes in its worker cluster."""
 
-    def __init__(self, clusters: Clusters, needs: Dependents, endpoints: ClusterEndpoints) -> None:
+    def __init__(self, clusters: Clusters, copies: PodCopies, endpoints: ClusterEndpoints) -> None:
         self.clusters = clusters
-        self.needs = needs
+        self.copies = copies
         self._endpoints = endpoints
-        self._records = PodRecords()
+        self.records = PodRecords(clusters.ppods.get)
         self._metrics = PodMetrics(clusters.binding_name, clusters.clock, clusters.metrics)
-        self._admission = Admission(clusters, self._records)
+        self._admission = Admission(clusters, self.records)
         self._physical = PhysicalPods(clusters, self._metrics)
         self._virtual = VirtualPods(clusters)
         self.controller: Controller[Key] = Controller(
@@ -134,7 +134,7 @@ class PodController:
         clusters.ppods.on_change(self._physical_changed)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.worker_health.on_change(self._health_changed)
-        needs.on_change(self._retry)
+        copies.on_change(self._retry)
         endpoints.on_change(self._retry_waiting)
 
     def share(self, shards: ShardFilter) -> None:
@@ -159,10 +159,10 @@ class PodController:
     def _virtual_changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
         if new is None:
             assert old is not None
-            self._records.forget(old)
+            self.records.forget(old)
             self.controller.enqueue(old.key)
             return
-        record = self._records.of(new)
+        record = self.records.of(new)
         if old is None and not new.deleting:
             self._metrics.bound(record)
             late = bound_for_s(new, self.clusters.clock.now()) > _LATE_S
@@ -176,16 +176,17 @@ class PodController:
         domain = self.clusters.domain
         key = virtual_key(ppod, domain)
         vpod = self.clusters.vpods.get(key)
+        record: PodRecord | None = None
         if vpod is not None and vpod.uid == ppod.annotations.get(domain.virtual_pod_uid, ""):
-            record = self._records.of(vpod)
+            record = self.records.of(vpod)
             record.had_physical = True
             self._metrics.changed(record)
             if new is None:
                 record.physical_pod_left(ppod, reported=vpod.finished and ppod.finished)
         if new is None:
-            self._records.forget_physical(ppod)
+            self.records.forget_physical(ppod)
             self.controller.enqueue(key)
-        elif self._first_status_in_s(new, self._records.physical(new)) == 0:
+        elif record is None or self._first_status_in_s(new, record) == 0:
             self.controller.enqueue(key)
         if old is not None and (key_before := virtual_key(old, domain)) != key:
             self.controller.enqueue(key_before)  # annotations name another virtual pod now
@@ -193,12 +194,12 @@ class PodController:
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no pod.
         ids, domain = self.clusters.ids, self.clusters.domain
-        was_lent, lent = (is_lent(vnode, ids, domain) for vnode in (old, new))
-        if old is None or new is None or was_lent != lent:
+        was_own, is_own = (is_own_node(vnode, ids, domain) for vnode in (old, new))
+        if old is None or new is None or was_own != is_own:
             vnode = new or old
             assert vnode is not None
             for vpod in self.clusters.vpods.by("node", vnode.name):
-                self._records.of(vpod).unsettle()
+                self.records.of(vpod).unsettle()
                 self.controller.enqueue(vpod.key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
@@ -213,7 +214,7 @@ class PodController:
     def _enqueue_all(self) -> None:
         clusters = self.clusters
         for vpod in clusters.vpods.items():
-            self._records.of(vpod).unsettle()
+            self.records.of(vpod).unsettle()
             self.controller.enqueue(vpod.key)
         for ppod in clusters.ppods.items():
             self.controller.enqueue(virtual_key(ppod, clusters.domain))
@@ -221,13 +222,13 @@ class PodController:
     def _retry(self, key: Key) -> None:
         """Reconcile a virtual pod whose copies changed, without waiting for its retry."""
         if (vpod := self.clusters.vpods.get(key)) is not None:
-            record = self._records.of(vpod)
+            record = self.records.of(vpod)
             record.retry_now()
             record.unsettle()
         self.controller.enqueue(key)
 
     def _retry_waiting(self) -> None:
-        for record in self._records.waiting():
+        for record in self.records.waiting():
             self._retry(record.key)
 
     async def _caught_up(self, key: Key) -> bool:
@@ -251,13 +252,13 @@ class PodController:
             return Done()  # every pod is enqueued when the worker answers again
         vpod = clusters.vpods.get(key)
         vnode = clusters.vnodes.get(Key("", vpod.spec.node_name)) if vpod is not None else None
-        record = self._records.of(vpod) if vpod is not None else PodRecord(key)
-        lent = is_lent(vnode, ids, domain)
+        record = self.records.of(vpod) if vpod is not None else PodRecord(key)
+        own_node = is_own_node(vnode, ids, domain)
         todo = plan(
             vpod,
             clusters.ppods.by("virtual", str(key)),
-            lent=lent,
-            wanted=vpod is not None and is_wanted(vpod, clusters.binding, domain),
+            own_node=own_node,
+            may_run=vpod is not None and may_run_in_worker(vpod, clusters.binding, domain),
             had_physical=lambda: vpod is not None and self._had_physical(vpod, record),
             ids=ids,
             domain=domain,
@@ -267,7 +268,7 @@ class PodController:
             self._metrics.exists(record)
         outcomes = [await self._delete_stray(key, stray, runs=ppod) for stray in todo.strays]
         if vpod is None:
-            self.needs.release(key)
+            self.copies.release(key)
             return _soonest(outcomes)
         match todo.action:
             case Action.CREATE:
@@ -278,13 +279,13 @@ class PodController:
                 outcomes.append(await self._sync(vpod, ppod, vnode, record))
             case Action.DELETE:
                 assert ppod is not None
-                outcomes.append(await self._delete(vpod, ppod, record, lent=lent))
+                outcomes.append(await self._delete(vpod, ppod, record, own_node=own_node))
             case Action.FINALIZE:
                 outcomes.append(await self._finalize(vpod, record))
             case Action.REPORT_LOST:
                 outcomes.append(await self._report_lost(vpod, record))
-            case Action.REPORT_UNWANTED:
-                await self._report_unwanted(vpod)
+            case Action.REPORT_EXCLUDED:
+                await self._report_excluded(vpod)
             case Action.NONE | Action.DELETE_STRAYS:
                 pass
         return _soonest(outcomes)
@@ -343,18 +344,18 @@ class PodController:
             ppod, created = await self._create_physical(vpod, body)
         except (Refused, NotFound, *_LASTING) as error:
             return await self._refuse(vpod, record, str(error))
-        claim = Claim.OURS if created else self._claim(vpod, ppod)
-        if claim is Claim.FOREIGN:
+        ownership = Ownership.OURS if created else self._ownership(vpod, ppod)
+        if ownership is Ownership.FOREIGN:
             message = f"pod {ppod.key} of the worker has the name of the copy and another owner"
-            return await self._refuse(vpod, record, message, reason=PodEvent.NAME_TAKEN)
-        if claim is Claim.STALE:  # the pod runs for an earlier virtual pod of this name
+            return await self._refuse(vpod, record, message)
+        if ownership is Ownership.STALE:  # the pod runs for an earlier virtual pod of this name
             return await self._delete_stray(vpod.key, ppod, runs=None)
         record.clear_retry()
         record.had_physical = True
         self._metrics.created(record)
         if not created:
             return After(_BEHIND_S)  # the cache will show the pod, which is synced then
-        self._records.physical(ppod).created_at_s = clock.monotonic()
+        record.physical_created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
     async def _reject(self, vpod: VirtualPod, rejection: AdmissionRejection) -> None:
@@ -380,7 +381,7 @@ class PodController:
         first, second = physical_names(vpod)
         body["metadata"]["name"] = first
         ppod, created = await self._physical.create(vpod.key, body)
-        if created or self._claim(vpod, ppod) is not Claim.FOREIGN:
+        if created or self._ownership(vpod, ppod) is not Ownership.FOREIGN:
             return ppod, created
         _log.info(
             "Found name of physical pod taken, used another",
@@ -393,7 +394,7 @@ class PodController:
 
     async def _prepare(self, vpod: VirtualPod, refs: References) -> CopyNames | Missing:
         try:
-            return await self.needs.prepare(vpod, refs)
+            return await self.copies.prepare(vpod, refs)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None  # copies are made at once; any error will do
 
@@ -406,7 +407,7 @@ class PodController:
             node=physical_node(vnode, clusters.ids, clusters.domain) or "",
             vnode=vnode.name,
             names=names,
-            ownership=ownership(clusters.ids, clusters.domain),
+            ownership_labels=ownership_labels(clusters.ids, clusters.domain),
             direct_scheduling=binding is not None and binding.spec.direct_scheduling,
             node_terms=_node_terms(binding),
             priority_class=binding.spec.pod_priority_class_name if binding is not None else "",
@@ -424,7 +425,6 @@ class PodController:
         record: PodRecord,
         message: str,
         *,
-        reason: str = PodEvent.FAILED_CREATE,
         at_most_s: float = LONGEST_RETRY_S,
     ) -> Outcome:
         """Report in an event and a condition why a physical pod was not created; retry later."""
@@ -434,10 +434,7 @@ class PodController:
         )
         self._virtual.warn(vpod, PodEvent.FAILED_CREATE, message)
         status = pod_status.not_created(
-            vpod.content(),
-            reason=reason,
-            message=message[:LONGEST_MESSAGE],
-            now=self.clusters.now_text(),
+            vpod.content(), message[:LONGEST_MESSAGE], now=self.clusters.now_text()
         )
         if status:
             await self._virtual.patch_status(vpod, status)
@@ -453,12 +450,11 @@ class PodController:
         Each direction costs one write for a real change and no write otherwise. Without `vnode`,
         only the status is reported.
         """
-        physical_record = self._records.physical(ppod)
-        if (left_s := self._first_status_in_s(ppod, physical_record)) > 0:
+        if (left_s := self._first_status_in_s(ppod, record)) > 0:
             return After(left_s)
         if record.synced == (vpod.resource_version, ppod.resource_version):
             return Done()
-        sync = _Sync(vpod, ppod, record, physical_record)
+        sync = _Sync(vpod, ppod, record)
         await self._report_status(sync)
         outcomes: list[Outcome] = []
         if vnode is not None and not ppod.deleting and not ppod.finished:
@@ -471,20 +467,21 @@ class PodController:
             ]
         return sync.finish(_soonest(outcomes))
 
-    def _first_status_in_s(self, ppod: PhysicalPod, record: PhysicalPodRecord) -> float:
+    def _first_status_in_s(self, ppod: PhysicalPod, record: PodRecord) -> float:
         """Return the seconds to wait for the kubelet's first status of a new physical pod.
 
         The first status and the name of the physical pod are reported in one write.
         """
-        if record.created_at_s is None or not ppod.has_only_scheduled:
+        created_at_s = record.physical_created_at_s
+        if created_at_s is None or not ppod.has_only_scheduled:
             return 0.0
-        return max(0.0, record.created_at_s + _FIRST_STATUS_S - self.clusters.clock.monotonic())
+        return max(0.0, created_at_s + _FIRST_STATUS_S - self.clusters.clock.monotonic())
 
     async def _report_status(self, sync: _Sync) -> None:
         """Write the physical pod's status, name and annotations to the virtual pod."""
         clusters, record = self.clusters, sync.record
         vpod, ppod = sync.vpod, sync.ppod
-        status = pod_status.mirror(sync.virtual, sync.physical, cidrs=self._cidrs)
+        status = pod_status.status_patch(sync.virtual, sync.physical, cidrs=self._cidrs)
         metadata = shown_metadata(
             sync.virtual, sync.physical, clusters.domain, trusts_fully=clusters.trusts_fully
         )
@@ -501,7 +498,7 @@ class PodController:
             # be written for ever.
             record.futile = versions
         self._metrics.reported(record, written=True)
-        sync.physical_record.created_at_s = None
+        record.physical_created_at_s = None
 
     @property
     def _cidrs(self) -> tuple[str, ...] | None:
@@ -579,7 +576,7 @@ class PodController:
             if left_s > 0:
                 return After(left_s)
         try:
-            await self.needs.attach(vpod, ppod, refs)
+            await self.copies.attach(vpod, ppod, refs)
         except (*_LASTING, AlreadyExists, NotFound) as error:
             return self._retry_problem(
                 vpod, record, PodProblem.TOKENS, str(error), at_most_s=_NO_ACCOUNT_S
@@ -593,7 +590,7 @@ class PodController:
         if ppod.spec.node_name:
             return Done()
         # Our own clock decides: the worker's may be another.
-        waited_s = sync.physical_record.unscheduled_for_s(self.clusters.clock.monotonic())
+        waited_s = self.records.physical(ppod).unscheduled_for_s(self.clusters.clock.monotonic())
         left_s = UNSCHEDULED_S - waited_s
         if left_s > 0:
             return After(left_s)
@@ -637,17 +634,16 @@ class PodController:
         self._note_problem(vpod, record, problem, message)
         return After(record.put_off(self.clusters.clock.monotonic(), at_most_s=at_most_s))
 
-    # DELETE, FINALIZE, REPORT_UNWANTED, REPORT_LOST
+    # DELETE, FINALIZE, REPORT_EXCLUDED, REPORT_LOST
 
     async def _delete(
-        self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, lent: bool
+        self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, own_node: bool
     ) -> Outcome:
         """Delete the physical pod, and report its status until its end."""
-        physical_record = self._records.physical(ppod)
-        await self._delete_physical(vpod.key, ppod, physical_record, grace_of(vpod))
-        if not lent or vpod.finished or record.has_shown(ppod):
-            return Done()  # if its node is not lent, another binding may write the virtual pod
-        sync = _Sync(vpod, ppod, record, physical_record)
+        await self._delete_physical(vpod.key, ppod, self.records.physical(ppod), grace_of(vpod))
+        if not own_node or vpod.finished or record.has_shown(ppod):
+            return Done()  # if its node is not ours, another binding may write the virtual pod
+        sync = _Sync(vpod, ppod, record)
         await self._report_status(sync)
         return sync.finish(Done())
 
@@ -656,7 +652,7 @@ class PodController:
         if record.removed:
             return Done()
         if not record.is_end_certain and (ppod := await self._physical.find(vpod)) is not None:
-            deleted = await self._delete(vpod, ppod, record, lent=True)
+            deleted = await self._delete(vpod, ppod, record, own_node=True)
             await self._physical.restore_marks(vpod, ppod)
             return _soonest([deleted, After(_BEHIND_S)])
         exists = await self._report_end(vpod, record)
@@ -672,14 +668,14 @@ class PodController:
         record.removed = True
         return Done()
 
-    async def _report_unwanted(self, vpod: VirtualPod) -> None:
+    async def _report_excluded(self, vpod: VirtualPod) -> None:
         """Report, once, that a virtual pod is not meant to run in the worker."""
         binding = self.clusters.binding
         if binding is None:
             return
-        message = unwanted_because(vpod, binding, self.clusters.domain)
+        message = excluded_because(vpod, binding, self.clusters.domain)
         now = self.clusters.now_text()
-        status = pod_status.not_expected(vpod.content(), message, now=now)
+        status = pod_status.excluded(vpod.content(), message, now=now)
         if status and await self._virtual.patch_status(vpod, status) is not None:
             self._virtual.inform(vpod, PodEvent.NOT_REPLICATED, message)
 
@@ -717,7 +713,7 @@ class PodController:
 
         The virtual pod is read from its API server first, because no cache proves its absence.
         """
-        record = self._records.physical(stray)
+        record = self.records.physical(stray)
         if not _is_deletion_due(stray, record, grace_of(None)):
             return Done()
         live = await self._virtual.get(key)
@@ -739,8 +735,8 @@ class PodController:
             record.deletion_requested = True
             record.deletion_grace_s = grace_s
 
-    def _claim(self, vpod: VirtualPod, ppod: PhysicalPod) -> Claim:
-        return claim_of(vpod, ppod, ids=self.clusters.ids, domain=self.clusters.domain)
+    def _ownership(self, vpod: VirtualPod, ppod: PhysicalPod) -> Ownership:
+        return ownership_of(vpod, ppod, ids=self.clusters.ids, domain=self.clusters.domain)
 
 
 @dataclass(slots=True)
@@ -750,7 +746,6 @@ class _Sync:
     vpod: VirtualPod
     ppod: PhysicalPod
     record: PodRecord
-    physical_record: PhysicalPodRecord
     revision: int = field(init=False)
     virtual: Json = field(init=False)
     physical: Json = field(init=False)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Final, Literal
 
 from kubeocean.api import naming
-from kubeocean.api.ownership import claim_pod
+from kubeocean.api.ownership import pod_ownership
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import EVENTS, Event
 from kubeocean.runtime.objects import Key, printable_json
@@ -20,7 +20,7 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.plan import is_ours
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
-from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.kinds.table import references_of
 from kubeocean.syncer.shard_filter import ALL, ShardFilter, of_pod
 
 __all__ = ["PodEvents", "translate"]
@@ -82,10 +82,10 @@ class PodEvents:
 
     def _is_ours(self, vpod: VirtualPod, ppod: PhysicalPod) -> bool:
         clusters = self._clusters
-        if not clusters.is_on_lent_node(vpod):
+        if not clusters.is_on_own_node(vpod):
             return False
         return is_ours(
-            claim_pod(
+            pod_ownership(
                 ppod, virtual=vpod.key, uid=vpod.uid, ids=clusters.ids, domain=clusters.domain
             )
         )

@@ -143,7 +143,7 @@ class Context:
     node: str  # of the worker
     vnode: str
     names: CopyNames
-    ownership: Mapping[str, str]  # labels that identify the binding
+    ownership_labels: Mapping[str, str]  # labels that identify the binding
     direct_scheduling: bool = False
     node_terms: Sequence[Mapping[str, Any]] = ()  # of the binding's node selector; none: any node
     priority_class: str = ""  # empty: the domain's own

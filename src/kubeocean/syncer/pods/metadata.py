@@ -25,9 +25,9 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, merge_patch
 from kubeocean.syncer.nodes.foreign_metadata import is_informative_annotation
-from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch
+from kubeocean.syncer.nodes.metadata import Expected, merge
 from kubeocean.syncer.pods.forge_context import Context, OwnerWorkload, Refused
 
 __all__ = [
@@ -113,7 +113,7 @@ def physical_metadata(pod: Json, context: Context) -> Expected:
     }
     if account := pod["spec"].get("serviceAccountName"):
         annotations[domain.service_account] = account
-    return Expected(labels | dict(context.ownership), annotations)
+    return Expected(labels | dict(context.ownership_labels), annotations)
 
 
 def applied_metadata(pod: Json, domain: Domain) -> Expected:

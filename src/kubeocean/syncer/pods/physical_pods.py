@@ -19,7 +19,7 @@ from kubeocean.runtime.pending_writes import PendingWritesByKey
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.changes import PodPatch
 from kubeocean.syncer.pods.metrics import PodMetrics
-from kubeocean.syncer.pods.plan import claim_of, is_ours, missing_marks, possible_keys
+from kubeocean.syncer.pods.plan import is_ours, missing_marks, ownership_of, possible_keys
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, PhysicalPod, VirtualPod
 
 __all__ = ["PRIORITY_CLASSES", "PhysicalPods"]
@@ -53,7 +53,7 @@ class PhysicalPods:
             with suppress(*ignored):
                 ppod = await self._read(key)
                 if ppod is not None and is_ours(
-                    claim_of(vpod, ppod, ids=clusters.ids, domain=clusters.domain)
+                    ownership_of(vpod, ppod, ids=clusters.ids, domain=clusters.domain)
                 ):
                     return ppod
         return None

@@ -15,7 +15,14 @@ from typing import Final
 from kubeocean.api import group, naming
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, bears_ids, claim_pod, ownership, pod_marks
+from kubeocean.api.ownership import (
+    Ids,
+    Ownership,
+    bears_ids,
+    ownership_labels,
+    pod_marks,
+    pod_ownership,
+)
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import Json, Key, controller_of, find_condition
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
@@ -26,21 +33,21 @@ __all__ = [
     "Action",
     "Plan",
     "bound_for_s",
-    "claim_of",
+    "excluded_because",
     "grace_of",
     "is_due",
-    "is_lent",
     "is_live",
     "is_ours",
+    "is_own_node",
     "is_stray",
-    "is_wanted",
+    "may_run_in_worker",
     "missing_marks",
+    "ownership_of",
     "physical_names",
     "physical_node",
     "plan",
     "possible_keys",
     "reclaim_reason",
-    "unwanted_because",
 ]
 
 FORCED_GRACE_S: Final = 1  # for containers of a pod whose virtual pod is gone
@@ -56,7 +63,7 @@ class Action(Enum):
     SYNC = auto()  # the pod runs: apply changes to the physical pod, report its status
     DELETE = auto()  # the virtual pod was deleted or has ended: delete the physical pod
     FINALIZE = auto()  # the virtual pod was deleted and nothing runs for it: remove it
-    REPORT_UNWANTED = auto()  # the pod is not meant to run in the worker: report that
+    REPORT_EXCLUDED = auto()  # the pod is not meant to run in the worker: report that
     REPORT_LOST = auto()  # the physical pod disappeared: fail the virtual pod
     DELETE_STRAYS = auto()  # there is no virtual pod: delete its physical pods
 
@@ -79,44 +86,45 @@ def plan(
     vpod: VirtualPod | None,
     ppods: Iterable[PhysicalPod],
     *,
-    lent: bool,
-    wanted: bool,
+    own_node: bool,
+    may_run: bool,
     had_physical: Callable[[], bool],
     ids: Ids,
     domain: Domain,
 ) -> Plan:
     """Return the next action for a virtual pod.
 
-    - `lent`: its node is a virtual node of this binding. If not, nothing is written to the virtual
-      pod, which may be another binding's; a physical pod that has to end is deleted all the same.
-    - `wanted`: the pod may run in the worker cluster.
+    - `own_node`: its node is a virtual node of this binding. If not, nothing is written to the
+      virtual pod, which may be another binding's; a physical pod that has to end is deleted all the
+      same.
+    - `may_run`: the pod may run in the worker cluster.
     - `had_physical`: whether this virtual pod ever had a physical pod.
     """
     known = list(ppods)
     if vpod is None:
         strays = tuple(p for p in known if bears_ids(p, ids=ids, domain=domain))
         return Plan(Action.DELETE_STRAYS, strays=strays)
-    claims = [(p, claim_of(vpod, p, ids=ids, domain=domain)) for p in known]
-    ours = [p for p, claim in claims if is_ours(claim)]
+    ownerships = [(p, ownership_of(vpod, p, ids=ids, domain=domain)) for p in known]
+    ours = [p for p, ownership in ownerships if is_ours(ownership)]
     recorded = vpod.annotations.get(domain.physical_pod_uid)
     # Every replica chooses the same pod: the recorded one, else the oldest.
     ours.sort(key=lambda p: (p.uid != recorded, p.metadata.creation_timestamp or "", p.name))
-    strays = tuple(p for p, claim in claims if claim is Claim.STALE) + tuple(
+    strays = tuple(p for p, ownership in ownerships if ownership is Ownership.STALE) + tuple(
         p for p in ours[1:] if bears_ids(p, ids=ids, domain=domain)
     )
     if ours:
         ended = vpod.finished and not ours[0].finished
         if vpod.deleting or ended:
             return Plan(Action.DELETE, ours[0], strays)
-        return Plan(Action.SYNC, ours[0], strays) if lent else Plan(Action.NONE, strays=strays)
-    action = _without_physical(vpod, lent=lent, wanted=wanted, had_physical=had_physical)
+        return Plan(Action.SYNC, ours[0], strays) if own_node else Plan(Action.NONE, strays=strays)
+    action = _without_physical(vpod, own_node=own_node, may_run=may_run, had_physical=had_physical)
     return Plan(action, strays=strays)
 
 
 def _without_physical(
-    vpod: VirtualPod, *, lent: bool, wanted: bool, had_physical: Callable[[], bool]
+    vpod: VirtualPod, *, own_node: bool, may_run: bool, had_physical: Callable[[], bool]
 ) -> Action:
-    if not lent:
+    if not own_node:
         # Another binding's pod; or its node is gone, and Kubernetes removes such pods.
         return Action.NONE
     if vpod.deleting:
@@ -125,31 +133,31 @@ def _without_physical(
         return Action.NONE
     if had_physical():
         return Action.REPORT_LOST
-    return Action.CREATE if wanted else Action.REPORT_UNWANTED
+    return Action.CREATE if may_run else Action.REPORT_EXCLUDED
 
 
 # Ownership
 
 
-def claim_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Claim:
-    """Return to which degree a physical pod belongs to a virtual pod, as a Claim."""
+def ownership_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Ownership:
+    """Return to which degree a physical pod belongs to a virtual pod, as an Ownership."""
     recorded = vpod.annotations.get(domain.physical_pod_uid, "")
-    return claim_pod(
+    return pod_ownership(
         ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain, recorded=recorded
     )
 
 
-def is_ours(claim: Claim) -> bool:
-    """Whether a physical pod with this claim runs for the virtual pod."""
-    return claim in (Claim.OURS, Claim.TAKEABLE)
+def is_ours(ownership: Ownership) -> bool:
+    """Whether a physical pod with this ownership runs for the virtual pod."""
+    return ownership in (Ownership.OURS, Ownership.TAKEABLE)
 
 
-def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
+def may_run_in_worker(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
     """Whether a pod may run in the worker: no system pods, DaemonSet pods only on request."""
-    return binding is not None and not unwanted_because(vpod, binding, domain)
+    return binding is not None and not excluded_because(vpod, binding, domain)
 
 
-def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
+def excluded_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
     """Return why a pod is not meant to run in the worker; empty if it is."""
     if vpod.namespace in domain.system_namespaces:
         return f"pods of namespace {vpod.namespace} do not run in workers"
@@ -164,7 +172,7 @@ def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) 
     )
 
 
-def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
+def is_own_node(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
     """Whether a virtual node is one of this binding's, by its labels.
 
     The name does not decide: the clusterID of one binding may begin with that of another.
@@ -218,7 +226,7 @@ def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> lis
 def missing_marks(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Json:
     """Return the labels and annotations that `ppod` has lost and that the cache selects by."""
     return {
-        "labels": _missing(ownership(ids, domain), ppod.labels),
+        "labels": _missing(ownership_labels(ids, domain), ppod.labels),
         "annotations": _missing(pod_marks(vpod.key, vpod.uid, domain), ppod.annotations),
     }
 

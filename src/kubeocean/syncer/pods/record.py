@@ -10,7 +10,7 @@ the clusters again. Times are readings of the monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -57,6 +57,7 @@ class PodRecord:
     admitted: bool = False  # the pod fits its node, which is decided once
     may_be_outdated: bool = False  # the cached pod is old enough to have been deleted since
     had_physical: bool = False  # a physical pod was created or seen
+    physical_created_at_s: float | None = None  # until its first status was reported
     physical_left: bool = False  # a physical pod left the cache
     last_physical: PhysicalPod | None = None  # as it left the cache, if its end was not reported
     removed: bool = False  # we deleted the virtual pod for good
@@ -158,7 +159,6 @@ class PodRecord:
 class PhysicalPodRecord:
     """The syncer's memory of one physical pod between reconciles."""
 
-    created_at_s: float | None = None  # until its first status was reported
     unscheduled_since_s: float | None = None
     recheck_s: float | None = None  # the next wait; set if the API server showed it to be no stray
     deletion_requested: bool = False
@@ -176,9 +176,10 @@ class PhysicalPodRecord:
 
 
 class PodRecords:
-    """The records of one binding's pods."""
+    """The records of one binding's pods; `cached` returns a physical pod from the cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, cached: Callable[[Key], PhysicalPod | None]) -> None:
+        self._cached = cached
         self._virtual: dict[str, PodRecord] = {}  # by UID of the virtual pod
         self._physical: dict[str, PhysicalPodRecord] = {}  # by UID of the physical pod
 
@@ -209,7 +210,14 @@ class PodRecords:
         self._virtual.pop(vpod.uid, None)
 
     def physical(self, ppod: PhysicalPod) -> PhysicalPodRecord:
-        """Return the record of a physical pod, created at the first call."""
+        """Return the record of a physical pod, created at the first call.
+
+        The record of a pod that the cache does not show is new at each call and is not kept: no
+        event of the cache would drop it.
+        """
+        cached = self._cached(ppod.key)
+        if cached is None or cached.uid != ppod.uid:
+            return PhysicalPodRecord()
         return self._physical.setdefault(ppod.uid, PhysicalPodRecord())
 
     def forget_physical(self, ppod: PhysicalPod) -> None:

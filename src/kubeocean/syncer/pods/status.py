@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from kubeocean.api.bindings import network_of
 from kubeocean.api.conditions import (
@@ -25,20 +25,19 @@ from kubeocean.api.conditions import (
     PodEvent,
 )
 from kubeocean.errors import ApiError
-from kubeocean.runtime.objects import Json, printable_json
+from kubeocean.runtime.objects import Json, merge_patch, printable_json
 
 __all__ = [
     "FINISHED",
     "PodRejection",
+    "excluded",
     "final",
     "gates",
     "lost",
-    "merge_diff",
-    "mirror",
     "not_created",
-    "not_expected",
     "not_synced",
     "rejected",
+    "status_patch",
     "waits_for_node",
     "with_disruption",
     "without_refused",
@@ -86,7 +85,7 @@ _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
 
 
-def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
+def status_patch(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
     """Return the patch that gives a virtual pod the status of its physical pod.
 
     A virtual pod that has ended is not changed, unless its physical pod has the same phase. If
@@ -104,7 +103,7 @@ def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Jso
     if (message := waits_for_node(ppod)) is not None:
         displayed |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
-    patch = merge_diff(shown, displayed)
+    patch = merge_patch(shown, displayed)
     conditions = _merge(_conditions(current), _conditions(physical))
     if conditions != _conditions(current):
         patch["conditions"] = conditions
@@ -176,7 +175,7 @@ def final(vpod: Json, ended: Json | None, *, now: str, cidrs: Sequence[str] | No
     no patch.
     """
     if ended is not None:
-        return mirror(vpod, ended, cidrs=cidrs)
+        return status_patch(vpod, ended, cidrs=cidrs)
     return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
 
 
@@ -214,13 +213,18 @@ def with_disruption(vpod: Json, status: Json, *, now: str) -> Json:
     return status | {"conditions": [*others, condition]}
 
 
-def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:
+def not_created(vpod: Json, message: str, *, now: str) -> Json:
     """Return the status patch with the condition about why there is no physical pod."""
-    condition = {"type": POD_CREATED, "status": "False", "reason": reason, "message": message}
+    condition = {
+        "type": POD_CREATED,
+        "status": "False",
+        "reason": PodEvent.FAILED_CREATE,
+        "message": message,
+    }
     return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
 
 
-def not_expected(vpod: Json, message: str, *, now: str) -> Json:
+def excluded(vpod: Json, message: str, *, now: str) -> Json:
     """Return the status patch with the condition of a pod that is not meant to run in workers."""
     condition = {
         "type": POD_EXPECTED,
@@ -268,21 +272,6 @@ def waits_for_node(ppod: Json) -> str | None:
     conditions = printable_json(_conditions(ppod.get("status") or {}))
     scheduled = _by_type(conditions).get(_SCHEDULED, {})
     return scheduled.get("message", "") if scheduled.get("status") == "False" else None
-
-
-def merge_diff(current: Json, wanted: Json) -> Json:
-    """Return the JSON merge patch from one document to another."""
-    patch: Json = {
-        name: None for name in current if current[name] is not None and name not in wanted
-    }
-    for name, value in wanted.items():
-        before: Any = current.get(name)
-        if isinstance(value, dict) and isinstance(before, dict):
-            if nested := merge_diff(before, value):
-                patch[name] = nested
-        elif value != before:
-            patch[name] = value
-    return patch
 
 
 def _merge(virtual: list[Json], physical: list[Json]) -> list[Json]:

@@ -19,7 +19,7 @@ import msgspec
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.runtime.client import JsonPatch
 from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.syncer.nodes.metadata import Expected
@@ -209,7 +209,7 @@ def content_digest(context: CopyContext) -> str:
 def _metadata(context: CopyContext) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and annotations of a new copy."""
     domain, source = context.domain, context.source
-    labels = copied_labels(source, domain) | ownership(context.ids, domain)
+    labels = copied_labels(source, domain) | ownership_labels(context.ids, domain)
     labels |= context.extra_labels
     annotations = copied_annotations(source, domain, dropped=context.kind.dropped_annotations)
     annotations |= {domain.virtual_name: source.name, domain.virtual_uid: source.uid}

@@ -25,7 +25,7 @@ from kubeocean.api import group, naming
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.conditions import BindingEvent
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, bears_ids, ownership
+from kubeocean.api.ownership import Ids, bears_ids, ownership_labels
 from kubeocean.errors import ApiError, Forbidden, Invalid, NotFound
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.components import Runnable
@@ -154,7 +154,7 @@ def _copy(context: LogConfigContext, name: str, spec: Json) -> Json:
     source, ids, domain = context.source, context.ids, context.domain
     labels = {
         **copied_labels(source, domain),
-        **ownership(ids, domain),
+        **ownership_labels(ids, domain),
         domain.synced_by(ids.cluster_id): group.TRUE,
         domain.virtual_log_config: naming.label_value(source.name),
     }
@@ -401,8 +401,8 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         self, key: Key, source: Untyped | None, copies: list[Untyped]
     ) -> Outcome:
         binding = self.clusters.binding
-        unbound = binding is None or binding.deleting
-        if source is None and not unbound and copies and await self._source_exists(key):
+        binding_ends = binding is None or binding.deleting
+        if source is None and not binding_ends and copies and await self._source_exists(key):
             return Done()  # the cache is behind
         for copy in copies:
             # The labels of the earlier implementation prove too little without the source.

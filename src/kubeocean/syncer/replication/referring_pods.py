@@ -19,7 +19,7 @@ from kubeocean.errors import NotFound
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.plan import is_lent, is_wanted
+from kubeocean.syncer.pods.plan import is_own_node, may_run_in_worker
 from kubeocean.syncer.pods.referenced_objects import References, references
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 
@@ -41,7 +41,7 @@ ReferencesOf: TypeAlias = Callable[[References, str], frozenset[Reference]]
 class PodReferences:
     """The sources that each pod of the binding refers to, and the pods that refer to each source.
 
-    `references_of` reads the table of kinds (`replication.kinds`).
+    `references_of` reads the table of kinds (`replication.kinds.table`).
     """
 
     def __init__(self, clusters: Clusters, references_of: ReferencesOf) -> None:
@@ -125,20 +125,20 @@ class PodReferences:
             VIRTUAL_PODS, namespace, labels=scope.labels, fields=scope.fields, keep_raw=True
         )
         used: set[Reference] = set()
-        lent: dict[str, bool] = {}
+        own: dict[str, bool] = {}
         for pod in listing.items:
             cached, node = self._clusters.vpods.get(pod.key), pod.spec.node_name
             if cached is not None and cached.resource_version == pod.resource_version:
                 continue  # `is_used` covers pods that the cache shows
             if not node.startswith(self._prefix):
                 continue
-            if node not in lent:
-                lent[node] = await self._is_lent(node)
-            if self._counts(pod, lent=lent[node]):
+            if node not in own:
+                own[node] = await self._is_own_node(node)
+            if self._counts(pod, own_node=own[node]):
                 used |= self._references_of(references(pod.content()), namespace)
         return frozenset(used)
 
-    async def _is_lent(self, node: str) -> bool:
+    async def _is_own_node(self, node: str) -> bool:
         """Whether a node is a virtual node of this binding, or is not known.
 
         A node of another worker, with a clusterID that begins like this one's, is not.
@@ -147,7 +147,7 @@ class PodReferences:
         vnode = clusters.vnodes.get(Key("", node))
         with suppress(NotFound):
             vnode = vnode or await clusters.computing.get(NODES, node)
-        return vnode is None or is_lent(vnode, clusters.ids, clusters.domain)
+        return vnode is None or is_own_node(vnode, clusters.ids, clusters.domain)
 
     def _vpod_changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
         if new is None:
@@ -176,22 +176,25 @@ class PodReferences:
         if vpod is not None and self._counts(vpod):
             self._put(pod, self._references_of(references(vpod.content()), pod.namespace))
 
-    def _counts(self, pod: VirtualPod, *, lent: bool | None = None) -> bool:
+    def _counts(self, pod: VirtualPod, *, own_node: bool | None = None) -> bool:
         """Whether the pod runs in the worker, or may be about to.
 
-        `lent` is whether its node is a virtual node of this binding, as read from the server. If
-        None, the cache decides; a node that the cache does not show yet is not one of this binding.
+        `own_node` is whether its node is a virtual node of this binding, as read from the server.
+        If None, the cache decides; a node that the cache does not show yet is not one of this
+        binding.
         """
         if self._has_physical_pod(pod.key):
             return True
-        if lent is None:
+        if own_node is None:
             vnode = self._clusters.vnodes.get(Key("", pod.spec.node_name))
-            lent = is_lent(vnode, self._clusters.ids, self._clusters.domain)
-        if not lent:
+            own_node = is_own_node(vnode, self._clusters.ids, self._clusters.domain)
+        if not own_node:
             return False
         binding = self._clusters.binding
         unknown = binding is None
-        return not pod.finished and (unknown or is_wanted(pod, binding, self._clusters.domain))
+        return not pod.finished and (
+            unknown or may_run_in_worker(pod, binding, self._clusters.domain)
+        )
 
     def _has_physical_pod(self, pod: Key) -> bool:
         return bool(self._clusters.ppods.by("virtual", str(pod)))

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from kubeocean.api import naming
-from kubeocean.api.ownership import Claim, claim_copy
+from kubeocean.api.ownership import Ownership, copy_ownership
 from kubeocean.errors import (
     ApiError,
     BadRequest,
@@ -108,7 +108,7 @@ class Rules:
         """Whether no object needs a copy, by answers of the API servers newer than `since`."""
         return await self.references.unused((self.kind.name, key), since=since)
 
-    def is_held(self, key: Key) -> bool:
+    def is_referenced(self, key: Key) -> bool:
         """Whether another copy refers to the copy of a source, and must be deleted before it."""
         return False
 
@@ -242,8 +242,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         identity = f"{ids.computing_id}/{ids.binding}"
         return naming.second_physical_name(key.name, key.namespace, uid=identity)
 
-    def _claim(self, source: Source, copy: Copy) -> Claim:
-        return claim_copy(
+    def _ownership(self, source: Source, copy: Copy) -> Ownership:
+        return copy_ownership(
             copy,
             virtual=source.key,
             uid=source.uid,
@@ -331,7 +331,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if source is None or not copies or self.draining:
             return None
         copy = copies[0]
-        if self._claim(source, copy) is not Claim.OURS or self._store.is_deleting(copy):
+        if self._ownership(source, copy) is not Ownership.OURS or self._store.is_deleting(copy):
             return None
         return copy.name if self.rules.fits(source, copy) else None
 
@@ -367,7 +367,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     async def is_unused(self, key: Key, copy: Copy) -> bool:
         """Whether no object needs a copy, as the API servers answer now."""
-        if self.wanted(key) or self.rules.is_held(key):
+        if self.wanted(key) or self.rules.is_referenced(key):
             return False
         return await self.rules.unused(key, copy, self.clusters.clock.monotonic())
 
@@ -441,7 +441,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     async def _source_absent(self, key: Key, copies: Iterable[Copy]) -> Missing:
         """Delete the copies of a source that does not exist, and watch for its creation."""
-        if not self.rules.is_held(key):
+        if not self.rules.is_referenced(key):
             for copy in copies:
                 await self._store.delete(key, copy)
         retry_s = WATCHED_S if self.existence_watches.add(key) else _RETRY_S
@@ -459,7 +459,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             copy, created = await self._store.create_or_get(key, forge.forge(context))
             if created:
                 return name
-            if self._claim(source, copy) is not Claim.FOREIGN:
+            if self._ownership(source, copy) is not Ownership.FOREIGN:
                 return await self._update(source, copy)
             _log.warning(
                 "Could not write copy, an object of another owner has its name",
@@ -477,7 +477,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         context = await self._context(source, copy.name)
         if isinstance(context, Missing):
             return context
-        stale = self._claim(source, copy) is Claim.STALE
+        stale = self._ownership(source, copy) is Ownership.STALE
         if forge.must_be_replaced(copy, context, stale=stale):
             await self._store.delete(key, copy)
             return self._missing(key, f"is not copied: {copy.name} is being replaced")
@@ -544,7 +544,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if self._abandoned or (not copies and source is None):
             record.unused_since = None
             return Done()
-        if not self.clusters.worker_health.answers or self.rules.is_held(key):
+        if not self.clusters.worker_health.answers or self.rules.is_referenced(key):
             return Done()  # the key is enqueued again when that changes
         now = self.clusters.clock.monotonic()
         if record.unused_since is None:
@@ -579,7 +579,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             copy = await self._store.get(self.first_name(source.key))
         except NotFound:
             return None
-        return None if self._claim(source, copy) is Claim.FOREIGN else copy
+        return None if self._ownership(source, copy) is Ownership.FOREIGN else copy
 
     def _answer(self, key: Key, answer: str | Missing) -> Outcome:
         """Answer all callers of `ensure` that wait for the copy of a source."""

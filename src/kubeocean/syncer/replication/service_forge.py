@@ -19,9 +19,8 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, ownership
-from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
-from kubeocean.syncer.nodes.metadata import merge_patch
+from kubeocean.api.ownership import Ids, ownership_labels
+from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped, merge_patch
 from kubeocean.syncer.replication.copy_metadata import copied_labels, merged, recorded
 
 __all__ = [
@@ -275,7 +274,7 @@ def _owner(context: ServiceContext, uid: str) -> Json:
 def _metadata(context: ServiceContext, source: Object, name: str, labels: dict[str, str]) -> Json:
     """Return the metadata of a new copy of a Service or EndpointSlice."""
     domain = context.domain
-    labels = labels | ownership(context.ids, domain)
+    labels = labels | ownership_labels(context.ids, domain)
     annotations = {
         domain.virtual_namespace: source.namespace,
         domain.virtual_name: source.name,

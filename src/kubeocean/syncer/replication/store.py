@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic
 
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, bears_ids, ownership
+from kubeocean.api.ownership import Ids, bears_ids, ownership_labels
 from kubeocean.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeocean.runtime.client import Client, JsonPatch, MergePatch
 from kubeocean.runtime.informer import Indexer, Informer
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 def owned_by(clusters: Clusters) -> str:
     """Return the label selector of everything that the binding creates in the worker."""
-    labels = ownership(clusters.ids, clusters.domain)
+    labels = ownership_labels(clusters.ids, clusters.domain)
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 

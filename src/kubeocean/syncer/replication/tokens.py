@@ -20,7 +20,7 @@ from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_pod, ownership
+from kubeocean.api.ownership import Ids, Ownership, ownership_labels, pod_ownership
 from kubeocean.errors import (
     AlreadyExists,
     ApiError,
@@ -38,7 +38,7 @@ from kubeocean.runtime.kinds import SECRETS, SERVICE_ACCOUNTS, Node
 from kubeocean.runtime.objects import Json, Key, Object, Untyped
 from kubeocean.runtime.redaction import Secret
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.plan import is_lent
+from kubeocean.syncer.pods.plan import is_own_node
 from kubeocean.syncer.pods.referenced_objects import (
     References,
     TokenSource,
@@ -186,7 +186,7 @@ def is_owned_by(secret: Object, uid: str) -> bool:
 
 def _labels(context: TokenContext) -> dict[str, str]:
     domain = context.domain
-    return ownership(context.ids, domain) | {domain.service_account_token: group.TRUE}
+    return ownership_labels(context.ids, domain) | {domain.service_account_token: group.TRUE}
 
 
 def _annotations(context: TokenContext, token: Token) -> dict[str, str]:
@@ -263,7 +263,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
             return
         if not await synced(self.clusters.clock, [self.secrets]):
             raise InternalError("could not list the token Secrets of the worker")
-        if not self.clusters.is_on_lent_node(pod):
+        if not self.clusters.is_on_own_node(pod):
             message = f"pod {pod.key} has no token: node {pod.spec.node_name} is not of the binding"
             raise NotFound(message)
         for source in refs.tokens:
@@ -300,8 +300,8 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         """Enqueue the tokens of pods on a node that is new to this binding: they may be overdue."""
         clusters = self.clusters
-        was_lent, lent = (is_lent(each, clusters.ids, clusters.domain) for each in (old, new))
-        if new is None or was_lent or not lent:
+        was_own, is_own = (is_own_node(each, clusters.ids, clusters.domain) for each in (old, new))
+        if new is None or was_own or not is_own:
             return
         for pod in clusters.vpods.by("node", new.name):
             self.enqueue(self._secret(each, pod) for each in references(pod.content()).tokens)
@@ -318,7 +318,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         vpod = self._vpod_of(secret)
         if vpod is None or vpod.finished:
             return Done()  # the Secret is deleted with its physical pod
-        if not clusters.is_on_lent_node(vpod):
+        if not clusters.is_on_own_node(vpod):
             return Done()  # of another binding, or the node is gone: its return enqueues the key
         due = due_of(secret, clusters.domain)
         wait_s = (due - clusters.clock.now()).total_seconds() if due else 0.0
@@ -371,7 +371,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
 
         :raises AlreadyExists: the Secret is foreign.
         """
-        claim = claim_pod(
+        ownership = pod_ownership(
             secret,
             virtual=context.pod,
             uid=context.pod_uid,
@@ -379,7 +379,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
             domain=context.domain,
         )
         # A Secret that lost all labels and annotations still has its owner.
-        if claim is Claim.FOREIGN and not is_owned_by(secret, context.owner_uid):
+        if ownership is Ownership.FOREIGN and not is_owned_by(secret, context.owner_uid):
             message = f"Secret {context.secret} exists and belongs to others"
             raise AlreadyExists(f"could not create the token of pod {context.pod}: {message}")
 

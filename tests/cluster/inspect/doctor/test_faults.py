@@ -17,7 +17,7 @@ import pytest
 from conftest import NewCluster
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT, LABEL_POD_SECURITY
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, PolicySpec, ResourceLimit
 from kubeocean.errors import NotFound
 from kubeocean.inspect.doctor.diagnosis import Diagnosis, diagnose
@@ -483,7 +483,7 @@ async def test_an_object_that_is_left_over_in_the_worker(
         "kubeocean.io/virtual-name": "gone",
         "kubeocean.io/virtual-uid": "u",
     }
-    meta = {"name": "left", "labels": ownership(ids, DEFAULT), "annotations": annotations}
+    meta = {"name": "left", "labels": ownership_labels(ids, DEFAULT), "annotations": annotations}
     await joined.worker_api.create(CONFIG_MAPS, {"metadata": meta}, namespace=joined.mount)
     await doctor.finds("orphans", "left is left over", joined.name)
 

@@ -343,7 +343,7 @@ async def test_a_thousand_nodes_are_read_in_few_requests_and_seconds(
 def _node(env: BindingEnv, number: int) -> Json:
     pnode: Json = {"metadata": {"name": f"n{number}", "uid": f"u{number}"}}
     pnode["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
-    lent = forge.Lent(
+    lent = forge.LentNode(
         pnode=pnode,
         vnode=f"vnode-{env.name}-n{number}",
         binding=env.name,

@@ -6,7 +6,7 @@ import msgspec
 
 from kubeocean.api import naming
 from kubeocean.api.group import DEFAULT
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.runtime.kinds import CONFIG_MAPS, PODS
 from kubeocean.runtime.objects import Key, Meta, OwnerReference, Untyped
 from kubeocean.syncer.cleanup.diff import (
@@ -22,7 +22,7 @@ from kubeocean.syncer.cleanup.diff import (
 )
 
 IDS = Ids("b", "c1", "u1")
-OURS = ownership(IDS, DEFAULT)
+OURS = ownership_labels(IDS, DEFAULT)
 VNODES = frozenset({"vnode-c1-n"})
 MARKS = (DEFAULT.virtual_pod_namespace, DEFAULT.virtual_pod_name, DEFAULT.virtual_pod_uid)
 
@@ -132,8 +132,8 @@ def test_a_pod_that_names_nothing_is_for_a_person_to_delete() -> None:
 def test_an_object_of_another_owner_is_ignored() -> None:
     for labels in (
         {},
-        ownership(Ids("other", "c1", "u1"), DEFAULT),
-        ownership(Ids("b", "c1", "elsewhere"), DEFAULT),
+        ownership_labels(Ids("other", "c1", "u1"), DEFAULT),
+        ownership_labels(Ids("b", "c1", "elsewhere"), DEFAULT),
         {DEFAULT.managed_by: "kubeocean", DEFAULT.cluster_binding: "b"},
     ):
         assert differences(physical_pod("p", labels=labels)) == []

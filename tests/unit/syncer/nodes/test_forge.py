@@ -12,7 +12,15 @@ from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.nodes.foreign_metadata import is_copied_annotation, is_kubelet_label
-from kubeocean.syncer.nodes.forge import Lent, changes, forge, inner_ip, left_out, notice, refreshed
+from kubeocean.syncer.nodes.forge import (
+    LentNode,
+    changes,
+    forge,
+    inner_ip,
+    left_out,
+    notice,
+    refreshed,
+)
 from kubeocean.syncer.nodes.metadata import Expected
 
 NOW, LATER = "2026-11-15T00:00:00Z", "2026-11-15T00:00:10Z"
@@ -39,8 +47,8 @@ def pnode(**spec: object) -> Json:
     }
 
 
-def lent(node: Json | None = None) -> Lent:
-    return Lent(
+def lent(node: Json | None = None) -> LentNode:
+    return LentNode(
         pnode=node or pnode(),
         vnode="vnode-c1-n1",
         binding="b",
@@ -369,7 +377,7 @@ def test_a_node_of_an_earlier_version_loses_labels_that_are_no_longer_allowed() 
 MOST = 256 * 1024  # what a server accepts
 
 
-def annotated(**annotations: str) -> Lent:
+def annotated(**annotations: str) -> LentNode:
     node = pnode()
     node["metadata"]["annotations"] = annotations
     return lent(node)

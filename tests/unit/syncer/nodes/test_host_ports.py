@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.api.naming import host_port_pod
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.nodes.host_port_forge import (
     HostPort,
@@ -21,10 +21,10 @@ from kubeocean.syncer.nodes.host_port_forge import (
     fits,
     forge,
     forge_namespace,
-    held,
     is_ours,
     lean,
     ports_of,
+    taken_ports,
 )
 
 IDS = Ids("b1", "c1", "computing")
@@ -89,7 +89,7 @@ def test_a_pod_without_containers_or_ports_holds_nothing() -> None:
 
 def test_a_port_that_two_pods_hold_is_reserved_once() -> None:
     both = [pod_of({"hostPort": 80}), pod_of({"hostPort": 80, "hostIP": "0.0.0.0"})]
-    assert held(both, IDS, DEFAULT) == (HTTP,)
+    assert taken_ports(both, IDS, DEFAULT) == (HTTP,)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_port_that_two_pods_hold_is_reserved_once() -> None:
         (pod_of(phase="Failed"), False),
         (pod_of(labels={"kubeocean.io/managed-by": "kubeocean"}), False),
         (pod_of(labels={"kubeocean.io/managed-by": "helm"}), True),
-        (pod_of(labels=ownership(IDS, DEFAULT)), False),
-        (pod_of(labels=ownership(Ids("b2", "c1", "computing"), DEFAULT)), True),
-        (pod_of(labels=ownership(Ids("b1", "c1", "another"), DEFAULT)), True),
+        (pod_of(labels=ownership_labels(IDS, DEFAULT)), False),
+        (pod_of(labels=ownership_labels(Ids("b2", "c1", "computing"), DEFAULT)), True),
+        (pod_of(labels=ownership_labels(Ids("b1", "c1", "another"), DEFAULT)), True),
         (pod_of(labels={"tapestry.io/managed-by": "tapestry"}), True),
     ],
     ids=lambda value: str(value) if isinstance(value, bool) else "",
@@ -151,10 +151,10 @@ def test_exactly_the_ports_of_counted_pods_are_held_in_order(
         made.append(pod_of(*documents[0], init=tuple(documents[1]), phase=phase, labels=labels))
         if not ours and phase in ("Pending", "Running"):
             expected |= {port for port, _ in (*main, *init)}
-    ports = held(made, IDS, DEFAULT)
+    ports = taken_ports(made, IDS, DEFAULT)
     assert set(ports) == expected
     assert list(ports) == sorted(expected)
-    assert ports == held(reversed([lean(pod, IDS, DEFAULT) for pod in made]), IDS, DEFAULT)
+    assert ports == taken_ports(reversed([lean(pod, IDS, DEFAULT) for pod in made]), IDS, DEFAULT)
 
 
 @given(st.sets(ports, min_size=1, max_size=8), st.sets(ports, min_size=1, max_size=8))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.runtime.kinds import Taint
-from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch, merge_taints
+from kubeocean.syncer.nodes.metadata import Expected, merge, merge_taints
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 MAPS = st.dictionaries(KEYS, st.sampled_from(["1", "2"]))
@@ -30,20 +30,6 @@ def test_a_merge_has_all_wanted_keys_and_keeps_those_of_others(
         if key in before and key not in wanted:
             assert key not in then
     assert then.keys() <= now.keys() | wanted.keys()
-
-
-@given(now=MAPS, then=MAPS)
-def test_a_merge_patch_turns_one_map_into_the_other(
-    now: dict[str, str], then: dict[str, str]
-) -> None:
-    patched = dict(now)
-    for key, value in merge_patch(now, then).items():
-        if value is None:
-            del patched[key]
-        else:
-            patched[key] = value
-    assert patched == then
-    assert merge_patch(now, now) == {}
 
 
 @given(labels=MAPS, annotations=MAPS, taints=TAINTS)

@@ -19,7 +19,7 @@ from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.leasing.progress import NodeReport, PolicyProgress
 from kubeocean.leasing.reclaim import ReclaimPhase
 from kubeocean.runtime.objects import Meta, find_condition
-from kubeocean.syncer.nodes.policy_status import difference, events_of, own_status, with_progress
+from kubeocean.syncer.nodes.policy_status import events_of, own_status, with_progress
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY, NIGHT = TimeWindow("08:00", "17:59"), TimeWindow("20:00", "06:00")
@@ -123,13 +123,6 @@ def test_the_status_of_reclaims_is_kept_until_all_nodes_are_known() -> None:
     after = with_progress(before, None, leased=2, generation=2, now=NOON)
     assert after.reclaim == before.reclaim
     assert after.leased_nodes == 2
-
-
-def test_a_difference_is_the_merge_patch_of_two_documents() -> None:
-    before = {"a": 1, "b": {"c": 2, "d": [1]}, "e": {"f": 1}, "g": 1}
-    after = {"a": 1, "b": {"c": 3}, "e": {"f": 1}, "h": {"i": 1}}
-    assert difference(before, after) == {"b": {"c": 3, "d": None}, "g": None, "h": {"i": 1}}
-    assert difference(after, after) == {}
 
 
 def test_the_status_of_a_policy_has_that_its_binding_is_deleted() -> None:

@@ -17,7 +17,7 @@ from kubeocean.syncer.pods.metrics import PodMetrics
 from kubeocean.syncer.pods.physical_pods import PhysicalPods
 from kubeocean.syncer.pods.views import VirtualPod
 from kubeocean.syncer.pods.virtual_pods import VirtualPods
-from kubeocean.syncer.replication.configmaps import CONFIG_MAPS as COPIED
+from kubeocean.syncer.replication.kinds.configmaps import CONFIG_MAPS as COPIED
 from kubeocean.syncer.replication.sources import MarkedSources
 from kubeocean.syncer.worker_health import WorkerHealth
 

@@ -98,7 +98,7 @@ def test_a_pod_is_not_taken_for_a_file_of_the_workers_kubelet() -> None:
 
 
 def test_keys_are_those_of_the_domain() -> None:
-    meta = forged(vpod(), domain=TAPESTRY, ownership={})
+    meta = forged(vpod(), domain=TAPESTRY, ownership_labels={})
     assert all(key.startswith("tapestry.io/") for key in (*meta["labels"], *meta["annotations"]))
 
 

@@ -10,31 +10,31 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.api.bindings import BindingSpec, ClusterBinding
 from kubeocean.api.group import DEFAULT as D
-from kubeocean.api.ownership import Ids, ownership
+from kubeocean.api.ownership import Ids, ownership_labels
 from kubeocean.runtime.kinds import Node, NodeSpec, Taint
 from kubeocean.runtime.objects import Condition, Key, Meta, OwnerReference
 from kubeocean.syncer.pods.plan import (
     Action,
     Plan,
     bound_for_s,
+    excluded_because,
     grace_of,
     is_due,
-    is_lent,
     is_live,
+    is_own_node,
     is_stray,
-    is_wanted,
+    may_run_in_worker,
     missing_marks,
     physical_names,
     physical_node,
     plan,
     possible_keys,
     reclaim_reason,
-    unwanted_because,
 )
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 
 IDS = Ids("east", "c1", "1b2c")
-OURS = ownership(IDS, D)
+OURS = ownership_labels(IDS, D)
 NOW = "2026-01-01T00:00:00Z"
 Status = type(VirtualPod().status)
 
@@ -67,15 +67,15 @@ def ppod(
 def planned(
     virtual: VirtualPod | None,
     *ppods: PhysicalPod,
-    lent: bool = True,
-    wanted: bool = True,
+    own_node: bool = True,
+    may_run: bool = True,
     had_physical: bool = False,
 ) -> Plan:
     return plan(
         virtual,
         ppods,
-        lent=lent,
-        wanted=wanted,
+        own_node=own_node,
+        may_run=may_run,
         had_physical=lambda: had_physical,
         ids=IDS,
         domain=D,
@@ -85,16 +85,16 @@ def planned(
 def test_a_bound_pod_is_created_once() -> None:
     assert planned(vpod()).action is Action.CREATE
     assert planned(vpod(), had_physical=True).action is Action.REPORT_LOST
-    assert planned(vpod(), wanted=False).action is Action.REPORT_UNWANTED
-    assert planned(vpod(), lent=False).action is Action.NONE
+    assert planned(vpod(), may_run=False).action is Action.REPORT_EXCLUDED
+    assert planned(vpod(), own_node=False).action is Action.NONE
     assert planned(vpod(phase="Succeeded"), had_physical=True).action is Action.NONE
 
 
-def test_a_pod_that_runs_is_synced_while_its_node_is_lent() -> None:
+def test_a_pod_that_runs_is_synced_while_its_node_is_of_the_binding() -> None:
     mine = ppod()
-    for wanted in (True, False):
-        assert planned(vpod(), mine, wanted=wanted) == Plan(Action.SYNC, mine)
-        assert planned(vpod(), mine, lent=False, wanted=wanted) == Plan(Action.NONE)
+    for may_run in (True, False):
+        assert planned(vpod(), mine, may_run=may_run) == Plan(Action.SYNC, mine)
+        assert planned(vpod(), mine, own_node=False, may_run=may_run) == Plan(Action.NONE)
     assert planned(vpod(phase="Succeeded"), ppod(phase="Succeeded")).action is Action.SYNC
 
 
@@ -102,15 +102,15 @@ def test_the_physical_pod_of_a_deleted_or_ended_virtual_pod_is_deleted() -> None
     assert planned(vpod(deleting=True), ppod()).action is Action.DELETE
     assert planned(vpod(phase="Failed"), ppod()).action is Action.DELETE
     assert planned(vpod(deleting=True)).action is Action.FINALIZE
-    assert planned(vpod(deleting=True), wanted=False).action is Action.FINALIZE
-    assert planned(vpod(deleting=True), lent=False).action is Action.NONE
+    assert planned(vpod(deleting=True), may_run=False).action is Action.FINALIZE
+    assert planned(vpod(deleting=True), own_node=False).action is Action.NONE
 
 
 def test_a_physical_pod_is_deleted_also_if_its_node_is_not_lent() -> None:
     mine = ppod()
-    assert planned(vpod(deleting=True), mine, lent=False) == Plan(Action.DELETE, mine)
-    assert planned(vpod(phase="Failed"), mine, lent=False) == Plan(Action.DELETE, mine)
-    assert planned(None, mine, lent=False) == Plan(Action.DELETE_STRAYS, strays=(mine,))
+    assert planned(vpod(deleting=True), mine, own_node=False) == Plan(Action.DELETE, mine)
+    assert planned(vpod(phase="Failed"), mine, own_node=False) == Plan(Action.DELETE, mine)
+    assert planned(None, mine, own_node=False) == Plan(Action.DELETE_STRAYS, strays=(mine,))
 
 
 def test_a_physical_pod_of_the_earlier_implementation_is_synced() -> None:
@@ -151,31 +151,31 @@ def test_of_two_physical_pods_the_recorded_one_stays_else_the_oldest() -> None:
 def test_system_pods_and_daemons_do_not_run_in_the_worker() -> None:
     daemon = (OwnerReference(kind="DaemonSet", name="d", controller=True),)
     binding, running = ClusterBinding(), BindingSpec(running_daemonset_by_default=True)
-    assert is_wanted(vpod(), binding, D)
-    assert not is_wanted(vpod(), None, D)
-    assert not is_wanted(vpod(namespace="kube-system"), binding, D)
+    assert may_run_in_worker(vpod(), binding, D)
+    assert not may_run_in_worker(vpod(), None, D)
+    assert not may_run_in_worker(vpod(namespace="kube-system"), binding, D)
     # A label that a tenant sets does not make a pod a reservation.
-    assert is_wanted(vpod(labels={D.host_port_pod: "true"}), binding, D)
-    assert not is_wanted(vpod(owner_references=daemon), binding, D)
-    assert is_wanted(vpod(owner_references=daemon), ClusterBinding(spec=running), D)
+    assert may_run_in_worker(vpod(labels={D.host_port_pod: "true"}), binding, D)
+    assert not may_run_in_worker(vpod(owner_references=daemon), binding, D)
+    assert may_run_in_worker(vpod(owner_references=daemon), ClusterBinding(spec=running), D)
     requested = vpod(owner_references=daemon, annotations={D.running_daemonset: "true"})
-    assert is_wanted(requested, binding, D)
-    assert unwanted_because(requested, binding, D) == ""
-    why = unwanted_because(vpod(owner_references=daemon), binding, D)
+    assert may_run_in_worker(requested, binding, D)
+    assert excluded_because(requested, binding, D) == ""
+    why = excluded_because(vpod(owner_references=daemon), binding, D)
     assert 'the annotation kubeocean.io/running-daemonset: "true"' in why
     system = vpod(namespace="kube-system", owner_references=daemon)
-    assert unwanted_because(system, binding, D) == (
+    assert excluded_because(system, binding, D) == (
         "pods of namespace kube-system do not run in workers"
     )
 
 
-def test_a_node_is_lent_by_its_own_cluster() -> None:
-    assert not is_lent(None, IDS, D)
-    assert not is_lent(Node(metadata=Meta(labels={D.physical_cluster_id: "c2"})), IDS, D)
-    assert is_lent(Node(metadata=Meta(labels={D.physical_cluster_id: "c1"})), IDS, D)
+def test_a_node_belongs_to_the_binding_that_its_labels_name() -> None:
+    assert not is_own_node(None, IDS, D)
+    assert not is_own_node(Node(metadata=Meta(labels={D.physical_cluster_id: "c2"})), IDS, D)
+    assert is_own_node(Node(metadata=Meta(labels={D.physical_cluster_id: "c1"})), IDS, D)
     labels = {D.physical_cluster_id: "c1", D.cluster_binding: "east"}
-    assert is_lent(Node(metadata=Meta(labels=labels)), IDS, D)
-    assert not is_lent(Node(metadata=Meta(labels=labels | {D.cluster_binding: "west"})), IDS, D)
+    assert is_own_node(Node(metadata=Meta(labels=labels)), IDS, D)
+    assert not is_own_node(Node(metadata=Meta(labels=labels | {D.cluster_binding: "west"})), IDS, D)
 
 
 def test_the_grace_is_that_of_the_virtual_pod_and_may_be_shortened() -> None:

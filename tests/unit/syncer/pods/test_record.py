@@ -30,11 +30,16 @@ def ppod(uid: str = "p1", *, version: str = "1", phase: str = "Running") -> Phys
     return PhysicalPod(metadata=meta, status=Status(phase=phase))
 
 
+def records_with(*cached: PhysicalPod) -> PodRecords:
+    """Return records of a syncer whose cache shows these physical pods."""
+    return PodRecords({pod.key: pod for pod in cached}.get)
+
+
 # --- the life of a record
 
 
 def test_a_virtual_pod_has_one_record_until_it_is_forgotten() -> None:
-    records = PodRecords()
+    records = records_with()
     record = records.of(vpod())
     record.had_physical = True
     assert records.of(vpod(version="2")) is record
@@ -45,7 +50,7 @@ def test_a_virtual_pod_has_one_record_until_it_is_forgotten() -> None:
 
 
 def test_another_pod_of_the_same_name_has_a_record_of_its_own() -> None:
-    records = PodRecords()
+    records = records_with()
     records.of(vpod("u1")).put_off(0.0)
     records.of(vpod("u1")).admitted = True
     assert not records.of(vpod("u2")).is_waiting
@@ -55,7 +60,7 @@ def test_another_pod_of_the_same_name_has_a_record_of_its_own() -> None:
 
 
 def test_a_record_that_a_reconcile_still_holds_is_not_kept() -> None:
-    records = PodRecords()
+    records = records_with()
     record = records.of(vpod())
     records.forget(vpod())
     record.had_physical = True
@@ -65,7 +70,7 @@ def test_a_record_that_a_reconcile_still_holds_is_not_kept() -> None:
 
 
 def test_reading_whether_a_pod_was_admitted_makes_no_record() -> None:
-    records = PodRecords()
+    records = records_with()
     assert not records.is_admitted(vpod())
     assert len(records) == 0
     records.of(vpod()).admitted = True
@@ -73,7 +78,7 @@ def test_reading_whether_a_pod_was_admitted_makes_no_record() -> None:
 
 
 def test_the_record_of_a_physical_pod_outlives_that_of_its_virtual_pod() -> None:
-    records = PodRecords()
+    records = records_with(ppod())
     records.of(vpod())
     records.physical(ppod()).deletion_requested = True
     records.forget(vpod())
@@ -82,8 +87,18 @@ def test_the_record_of_a_physical_pod_outlives_that_of_its_virtual_pod() -> None
     assert not records.physical(ppod()).deletion_requested
 
 
+@pytest.mark.parametrize("cached", [(), (ppod("p2"),)])
+def test_the_record_of_a_physical_pod_that_the_cache_does_not_show_is_not_kept(
+    cached: tuple[PhysicalPod, ...],
+) -> None:
+    records = records_with(*cached)
+    records.physical(ppod("p1")).deletion_requested = True
+    assert len(records) == 0
+    assert not records.physical(ppod("p1")).deletion_requested
+
+
 def test_forgetting_twice_is_harmless() -> None:
-    records = PodRecords()
+    records = records_with()
     for _ in range(2):
         records.forget(vpod())
         records.forget_physical(ppod())
@@ -180,7 +195,7 @@ def test_a_retry_now_ends_the_wait_but_not_its_growth() -> None:
 
 
 def test_only_pods_that_wait_are_waiting() -> None:
-    records = PodRecords()
+    records = records_with()
     records.of(vpod("u1"))
     waiting = records.of(vpod("u2"))
     waiting.put_off(0.0)

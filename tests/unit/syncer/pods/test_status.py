@@ -9,15 +9,14 @@ from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.pods.status import (
+    excluded,
     final,
     gates,
     lost,
-    merge_diff,
-    mirror,
     not_created,
-    not_expected,
     not_synced,
     rejected,
+    status_patch,
     waits_for_node,
     without_refused,
 )
@@ -69,7 +68,7 @@ RUNNING: Json = {
 
 def test_every_field_is_shown() -> None:
     ppod = pod(condition("Ready"), **RUNNING)
-    assert mirror(pod(), ppod) == RUNNING | {"conditions": [condition("Ready")]}
+    assert status_patch(pod(), ppod) == RUNNING | {"conditions": [condition("Ready")]}
 
 
 def test_containers_that_the_workers_admission_injected_are_not_shown() -> None:
@@ -77,26 +76,26 @@ def test_containers_that_the_workers_admission_injected_are_not_shown() -> None:
         "containerStatuses": [{"name": "c", "ready": True}, {"name": "mesh", "ready": True}],
         "initContainerStatuses": [{"name": "mesh-proxy", "started": True}],
     }
-    patch = mirror(pod(), pod(**injected))
+    patch = status_patch(pod(), pod(**injected))
     assert patch == {"containerStatuses": [{"name": "c", "ready": True}]}
-    assert mirror(applied(pod(), patch), pod(**injected)) == {}
+    assert status_patch(applied(pod(), patch), pod(**injected)) == {}
 
 
 def test_addresses_outside_of_the_workers_networks_are_not_shown() -> None:
     cidrs = ("10.1.0.0/16", "fd00::/8", "nonsense")
     two = [{"ip": "169.254.169.254"}, {"ip": "fd00::1"}]
     ppod = pod(podIP="169.254.169.254", podIPs=two, hostIP="10.2.0.1", hostIPs=[{"ip": "10.2.0.1"}])
-    patch = mirror(pod(), ppod, cidrs=cidrs)
+    patch = status_patch(pod(), ppod, cidrs=cidrs)
     assert patch == {"podIP": "fd00::1", "podIPs": [{"ip": "fd00::1"}]}
-    assert mirror(applied(pod(), patch), ppod, cidrs=cidrs) == {}
+    assert status_patch(applied(pod(), patch), ppod, cidrs=cidrs) == {}
     shown = pod(podIP="10.2.0.9", podIPs=[{"ip": "10.2.0.9"}])
-    assert mirror(shown, shown, cidrs=cidrs) == {"podIP": None, "podIPs": None}
+    assert status_patch(shown, shown, cidrs=cidrs) == {"podIP": None, "podIPs": None}
     inside = pod(podIP="10.1.9.9", podIPs=[{"ip": "10.1.9.9"}], hostIP="10.1.0.1")
-    assert mirror(pod(), inside, cidrs=cidrs) == {
+    assert status_patch(pod(), inside, cidrs=cidrs) == {
         key: value for key, value in inside["status"].items() if key != "phase"
     }
-    assert mirror(pod(), inside, cidrs=()) == mirror(pod(), inside)
-    assert mirror(pod(), ppod, cidrs=("nonsense",)) == {}
+    assert status_patch(pod(), inside, cidrs=()) == status_patch(pod(), inside)
+    assert status_patch(pod(), ppod, cidrs=("nonsense",)) == {}
 
 
 def test_a_status_is_shown_without_the_fields_that_a_server_refuses() -> None:
@@ -113,48 +112,48 @@ def test_a_status_is_shown_without_the_fields_that_a_server_refuses() -> None:
 def test_without_a_difference_the_patch_is_empty() -> None:
     ppod = pod(condition("Ready", lastProbeTime=None, observedGeneration=3), **RUNNING)
     vpod = pod(condition("PodScheduled"), qosClass="Burstable", nominatedNodeName="x")
-    assert mirror(applied(vpod, mirror(vpod, ppod)), ppod) == {}
+    assert status_patch(applied(vpod, status_patch(vpod, ppod)), ppod) == {}
 
 
 def test_fields_of_the_computing_cluster_are_not_changed() -> None:
     vpod = pod(qosClass="BestEffort", observedGeneration=1, resourceClaimStatuses=[{"name": "a"}])
     ppod = pod(qosClass="Guaranteed", observedGeneration=7, nominatedNodeName="x")
-    assert mirror(vpod, ppod) == {}
+    assert status_patch(vpod, ppod) == {}
 
 
 def test_a_field_that_the_physical_pod_lost_is_removed() -> None:
     vpod = pod(reason="NodeLost", message="lost", resize="Proposed")
-    assert mirror(vpod, pod()) == {"reason": None, "message": None, "resize": None}
+    assert status_patch(vpod, pod()) == {"reason": None, "message": None, "resize": None}
 
 
 def test_parts_of_objects_are_compared_by_field() -> None:
     vpod = pod(allocatedResources={"cpu": "1", "memory": "1Gi"})
-    assert mirror(vpod, pod(allocatedResources={"cpu": "2"})) == {
+    assert status_patch(vpod, pod(allocatedResources={"cpu": "2"})) == {
         "allocatedResources": {"cpu": "2", "memory": None}
     }
 
 
 def test_the_scheduled_condition_is_the_virtual_pods() -> None:
     early, late = condition("PodScheduled", at=EARLY), condition("PodScheduled", at=LATE)
-    assert mirror(pod(early), pod(late)) == {}
-    assert mirror(pod(), pod(late)) == {"conditions": [late]}
+    assert status_patch(pod(early), pod(late)) == {}
+    assert status_patch(pod(), pod(late)) == {"conditions": [late]}
 
 
 def test_conditions_of_the_computing_clusters_controllers_are_kept() -> None:
     own = [condition("DisruptionTarget", reason="EvictionByEvictionAPI"), condition("lb.io/ready")]
-    patch = mirror(pod(*own), pod(condition("Ready")))
+    patch = status_patch(pod(*own), pod(condition("Ready")))
     assert types(patch) == {"DisruptionTarget": "True", "lb.io/ready": "True", "Ready": "True"}
     assert patch["conditions"][:2] == own
 
 
 def test_a_condition_that_the_kubelet_removes_is_removed() -> None:
     vpod = pod(condition("Ready"), condition("PodResizePending"))
-    assert types(mirror(vpod, pod(condition("Ready", "False")))) == {"Ready": "False"}
+    assert types(status_patch(vpod, pod(condition("Ready", "False")))) == {"Ready": "False"}
 
 
 def test_readiness_is_the_kubelets() -> None:
     vpod = pod(condition("Ready", "False", at=LATE, reason="NodeNotReady"))
-    assert types(mirror(vpod, pod(condition("Ready", at=EARLY)))) == {"Ready": "True"}
+    assert types(status_patch(vpod, pod(condition("Ready", at=EARLY)))) == {"Ready": "True"}
 
 
 @pytest.mark.parametrize(("above", "below"), [(EARLY, LATE), (LATE, EARLY), (EARLY, EARLY)])
@@ -162,7 +161,7 @@ def test_a_readiness_gate_may_be_opened_in_either_cluster(above: str, below: str
     spec = {"readinessGates": [{"conditionType": "lb.io/ready"}]}
     vpod = pod(condition("lb.io/ready", "False", at=above), spec=spec)
     ppod = pod(condition("lb.io/ready", "True", at=below), spec=spec)
-    up, down = mirror(vpod, ppod), gates(vpod, ppod)
+    up, down = status_patch(vpod, ppod), gates(vpod, ppod)
     assert bool(up) != bool(down)  # exactly one pod is patched
     assert bool(up) == (below > above)
 
@@ -178,8 +177,8 @@ def test_a_gate_that_is_open_on_the_virtual_pod_is_applied_once() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_pod_that_has_ended_stays_ended(phase: str) -> None:
-    assert mirror(pod(phase=phase), pod(**RUNNING)) == {}
-    assert mirror(pod(phase=phase), pod(phase=phase, message="done")) == {"message": "done"}
+    assert status_patch(pod(phase=phase), pod(**RUNNING)) == {}
+    assert status_patch(pod(phase=phase), pod(phase=phase, message="done")) == {"message": "done"}
     assert lost(pod(phase=phase), now=LATE) == {}
 
 
@@ -213,31 +212,32 @@ def test_the_message_of_the_workers_scheduler_is_shown_and_kept() -> None:
     assert waits_for_node(pod(unscheduled)) is None
     assert waits_for_node(pod(spec={"nodeName": ""})) is None
     vpod = pod(condition("PodScheduled"))
-    patch = mirror(vpod, ppod)
+    patch = status_patch(vpod, ppod)
     assert patch == {"reason": "Unschedulable", "message": "0/3 nodes"}
     shown = applied(vpod, patch)
     assert lost(shown, now=LATE)["message"] == "Not scheduled in the worker in time: 0/3 nodes"
-    assert mirror(shown, pod(phase="Running"))["message"] is None
+    assert status_patch(shown, pod(phase="Running"))["message"] is None
 
 
 def test_the_reason_for_a_missing_physical_pod_is_a_condition_until_there_is_one() -> None:
     vpod = pod(condition("PodScheduled"))
-    patch = not_created(vpod, reason="FailedCreatePod", message="quota", now=EARLY)
+    patch = not_created(vpod, "quota", now=EARLY)
     assert patch["conditions"][-1]["message"] == "quota"
+    assert patch["conditions"][-1]["reason"] == "FailedCreatePod"  # as of the event
     refused = applied(vpod, patch)
-    assert not_created(refused, reason="FailedCreatePod", message="quota", now=LATE) == {}
-    again = not_created(refused, reason="FailedCreatePod", message="more quota", now=LATE)
+    assert not_created(refused, "quota", now=LATE) == {}
+    again = not_created(refused, "more quota", now=LATE)
     assert again["conditions"][-1]["lastTransitionTime"] == EARLY
-    assert types(mirror(refused, pod())) == {"PodScheduled": "True"}
+    assert types(status_patch(refused, pod())) == {"PodScheduled": "True"}
 
 
 def test_a_pod_that_is_not_replicated_has_a_condition_until_it_runs() -> None:
     vpod = pod(condition("PodScheduled"))
-    patch = not_expected(vpod, "no daemons", now=EARLY)
+    patch = excluded(vpod, "no daemons", now=EARLY)
     assert types(patch) == {"PodScheduled": "True", "PhysicalPodExpected": "False"}
     patched = applied(vpod, patch)
-    assert not_expected(patched, "no daemons", now=LATE) == {}
-    assert types(mirror(patched, pod())) == {"PodScheduled": "True"}
+    assert excluded(patched, "no daemons", now=LATE) == {}
+    assert types(status_patch(patched, pod())) == {"PodScheduled": "True"}
 
 
 def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None:
@@ -246,7 +246,7 @@ def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None
     failing = applied(vpod, not_synced(vpod, "no token", now=EARLY))
     assert types(failing["status"]) == {"PodScheduled": "True", "PhysicalPodSynced": "False"}
     assert not_synced(failing, "no token", now=LATE) == {}
-    assert mirror(failing, pod()) == {}, "a status of the kubelet does not remove it"
+    assert status_patch(failing, pod()) == {}, "a status of the kubelet does not remove it"
     (other,) = not_synced(failing, "no secret", now=LATE)["conditions"][1:]
     assert (other["message"], other["lastTransitionTime"]) == ("no secret", EARLY)
     assert types(not_synced(failing, "", now="")) == {"PodScheduled": "True"}
@@ -274,19 +274,12 @@ def test_a_rejected_pod_has_failed_with_a_kubelets_reason() -> None:
     assert status["message"] == f"Pod was rejected: {short.message}"
 
 
-def test_a_merge_patch_is_the_difference() -> None:
-    assert merge_diff({"a": 1, "b": None}, {"a": 1}) == {}
-    assert merge_diff({"a": {"x": 1}}, {"a": {"x": 1}}) == {}
-    assert merge_diff({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}) == {"a": {"x": 3, "y": None}}
-    assert merge_diff({"a": [1]}, {"b": 2}) == {"a": None, "b": 2}
-
-
 def test_texts_of_the_worker_are_shown_without_escape_sequences_and_shortened() -> None:
     escape, long = "\x1b]0;title\x07\u202eend", "x" * 100_000
     physical = pod(
         condition("Ready", reason=escape, message=long), spec={"nodeName": "n"}, message=escape
     )
-    patch = mirror(pod(), physical)
+    patch = status_patch(pod(), physical)
     assert patch["message"] == " ]0;title  end"
     (ready,) = patch["conditions"]
     assert (ready["reason"], len(ready["message"])) == (" ]0;title  end", 1 << 15)

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.api.ownership import Ids
 from kubeocean.runtime.objects import Json, decode_object
-from kubeocean.syncer.replication import configmaps, secrets
-from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
 from kubeocean.syncer.replication.copy_forge import (
     Copy,
     CopyContext,
@@ -25,7 +23,9 @@ from kubeocean.syncer.replication.copy_forge import (
     must_be_replaced,
     patch,
 )
-from kubeocean.syncer.replication.secrets import SECRETS
+from kubeocean.syncer.replication.kinds import configmaps, secrets
+from kubeocean.syncer.replication.kinds.configmaps import CONFIG_MAPS
+from kubeocean.syncer.replication.kinds.secrets import SECRETS
 
 IDS = Ids("b1", "c1", "computing-1")
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -17,7 +17,7 @@ from kubeocean.runtime.transport import Request, Response, Stream
 from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
-from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.kinds.table import references_of
 from kubeocean.syncer.replication.referring_pods import CONFIG_MAP, PodReferences, Reference
 from kubeocean.syncer.worker_health import WorkerHealth
 

@@ -20,15 +20,15 @@ from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
-from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
 from kubeocean.syncer.replication.copy_forge import Source
-from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.kinds.configmaps import CONFIG_MAPS
+from kubeocean.syncer.replication.kinds.table import references_of
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES
 from kubeocean.syncer.replication.missing import WATCHED_S, Missing
 from kubeocean.syncer.replication.referring_pods import PodReferences
 from kubeocean.syncer.replication.replicator import ANSWER_S, Replicator, Rules
 from kubeocean.syncer.replication.sources import UNUSED_BYTES, MarkedSources
 from kubeocean.syncer.replication.tokens import Tokens
-from kubeocean.syncer.replication.volumes import VOLUMES
 from kubeocean.syncer.worker_health import WorkerHealth
 from support.forge_inputs import vpod
 

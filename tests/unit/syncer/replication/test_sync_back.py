@@ -8,7 +8,6 @@ import pytest
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids
 from kubeocean.runtime.objects import Json, Meta
-from kubeocean.syncer.replication.configmaps import CONFIG_MAPS, translate
 from kubeocean.syncer.replication.copy_forge import (
     Copy,
     CopyContext,
@@ -17,6 +16,7 @@ from kubeocean.syncer.replication.copy_forge import (
     digested,
     forge,
 )
+from kubeocean.syncer.replication.kinds.configmaps import CONFIG_MAPS, translate
 from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, returned_fields
 
 BACK, CONFLICT, NONE = SyncDirection.BACK, SyncDirection.CONFLICT, SyncDirection.NONE

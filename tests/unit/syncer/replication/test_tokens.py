@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.api.group import DEFAULT
-from kubeocean.api.ownership import Claim, Ids, claim_pod
+from kubeocean.api.ownership import Ids, Ownership, pod_ownership
 from kubeocean.errors import InternalError
 from kubeocean.runtime.objects import Json, Key, Untyped
 from kubeocean.syncer.pods.referenced_objects import TokenSource
@@ -97,8 +97,10 @@ def test_the_physical_pod_owns_the_secret_which_records_when_it_is_due() -> None
     due = due_of(secret, DEFAULT)
     assert due is not None
     assert timedelta() <= token.due - due < timedelta(seconds=1)
-    claim = claim_pod(secret, virtual=CONTEXT.pod, uid="vu", ids=CONTEXT.ids, domain=DEFAULT)
-    assert claim is Claim.OURS
+    ownership = pod_ownership(
+        secret, virtual=CONTEXT.pod, uid="vu", ids=CONTEXT.ids, domain=DEFAULT
+    )
+    assert ownership is Ownership.OURS
 
 
 def test_a_renewal_patches_one_version_of_the_secret() -> None:

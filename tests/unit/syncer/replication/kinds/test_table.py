@@ -8,7 +8,7 @@ from kubeocean.install.roles import AddOn, syncer_rights, worker_rights
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.replication.copy_forge import PodReference, ReplicatedKind
-from kubeocean.syncer.replication.kinds import KIND_NAMES, REPLICATED_KINDS, references_of
+from kubeocean.syncer.replication.kinds.table import KIND_NAMES, REPLICATED_KINDS, references_of
 
 POD: Json = {
     "metadata": {"name": "p", "namespace": "team"},

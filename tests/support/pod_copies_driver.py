@@ -1,4 +1,4 @@
-"""A minimal pod controller that uses `Dependents`.
+"""A minimal pod controller that uses `PodCopies`.
 
 It creates a bare physical pod for each virtual pod when all copies exist, attaches the tokens, and
 deletes the physical pod with the virtual one.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from kubeocean.api.ownership import ownership
+from kubeocean.api.ownership import ownership_labels
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Runnable
@@ -20,15 +20,15 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.forge_context import CopyNames
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, PhysicalPod, VirtualPod
-from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.missing import Missing
+from kubeocean.syncer.replication.pod_copies import PodCopies
 from support.controller_env import ControllerEnv, Crash
 from support.faults import Crashed, Faults
 from support.wait import until
 
 __all__ = [
     "MOUNT",
-    "DependentsDriver",
+    "PodCopiesDriver",
     "bind_pod",
     "crashing",
     "delete_pod",
@@ -40,12 +40,12 @@ MOUNT = "kubeocean-worker"
 LINGER_S = 0.3
 
 
-class DependentsDriver:
-    """Runs `Dependents` for the pods of a binding; `answers` has the last result for each pod."""
+class PodCopiesDriver:
+    """Runs `PodCopies` for the pods of a binding; `answers` has the last result for each pod."""
 
     def __init__(self, clusters: Clusters, *, linger_s: float = LINGER_S) -> None:
         self.clusters = clusters
-        self.dependents = Dependents(clusters, linger_s=linger_s)
+        self.pod_copies = PodCopies(clusters, linger_s=linger_s)
         self.answers: dict[Key, CopyNames | Missing] = {}
         self.controller: Controller[Key] = Controller(
             "driver", self.reconcile, workers=16, gate=self._caught_up
@@ -54,11 +54,11 @@ class DependentsDriver:
             clusters.vpods,
             clusters.ppods,
             clusters.pnodes,
-            *self.dependents.parts,
+            *self.pod_copies.parts,
             self.controller,
         )
         clusters.vpods.on_change(self._changed)
-        self.dependents.on_change(self.controller.enqueue)
+        self.pod_copies.on_change(self.controller.enqueue)
 
     def _changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
         for pod in (old, new):
@@ -80,15 +80,15 @@ class DependentsDriver:
         if vpod is None or (ppod is not None and self._uid_of(ppod) != vpod.uid):
             await self._remove(ppod)
         if vpod is None:
-            self.dependents.release(key)
+            self.pod_copies.release(key)
             return Done()
         refs = references(vpod.content())
         if ppod is None:
-            self.answers[key] = names = await self.dependents.prepare(vpod, refs)
+            self.answers[key] = names = await self.pod_copies.prepare(vpod, refs)
             if isinstance(names, Missing):
                 return Done()
             ppod = await self._create(vpod)
-        await self.dependents.attach(vpod, ppod, refs)
+        await self.pod_copies.attach(vpod, ppod, refs)
         return Done()
 
     def _uid_of(self, ppod: PhysicalPod) -> str | None:
@@ -100,7 +100,7 @@ class DependentsDriver:
             "metadata": {
                 "name": key.name,
                 "namespace": key.namespace,
-                "labels": ownership(self.clusters.ids, domain),
+                "labels": ownership_labels(self.clusters.ids, domain),
                 "annotations": {
                     domain.virtual_pod_namespace: vpod.namespace,
                     domain.virtual_pod_name: vpod.name,
@@ -195,7 +195,7 @@ async def read_in_worker(
 async def crashing(
     controller_env: ControllerEnv,
     n: int,
-    part: Callable[[Clusters], DependentsDriver] = DependentsDriver,
+    part: Callable[[Clusters], PodCopiesDriver] = PodCopiesDriver,
 ) -> AsyncIterator[Crash]:
     """Run a part until its n-th write to either cluster, which is its last."""
     faults, crash = Faults(), Crash()

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.replication.claims import (
+from kubeocean.syncer.replication.copy_forge import Copy
+from kubeocean.syncer.replication.kinds.claims import (
     CLAIMS,
     Unbound,
     expanded_status,
     translate,
     volume_of,
 )
-from kubeocean.syncer.replication.copy_forge import Copy
 
 
 def test_the_copy_of_a_claim_begins_unbound_and_names_the_copy_of_its_volume() -> None:

@@ -14,7 +14,7 @@ from kubeocean.syncer.replication.copy_forge import (
     digested,
     must_be_replaced,
 )
-from kubeocean.syncer.replication.volumes import VOLUMES, rebind, secrets_of, translate
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES, rebind, secrets_of, translate
 
 CALLS = ("controllerPublish", "nodeStage", "nodePublish", "controllerExpand", "nodeExpand")
 CLAIM = Key("mount", "data-hash")

@@ -1,14 +1,4 @@
-"""The table of kinds that are replicated because pods refer to them.
-
-A new kind is one module (how its copies are built, which references of a pod lead to it, which
-other copies they refer to) and one line in this table. The controllers, the references of pods, the
-names that the forge gets, the division of work between replicas, the sweep, `repair` and `doctor`
-read the table. The rights to the kind are in `install.roles`, which does not import this table; a
-test names a rule that is missing there.
-
-Services and LogConfigs are replicated by their namespaces or selectors, not because a pod refers to
-them: they have controllers of their own (`services`, `log_configs`).
-"""
+"""The table of kinds that are replicated because pods refer to them, each with its rules."""
 
 from __future__ import annotations
 
@@ -16,13 +6,13 @@ from typing import Final
 
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.pods.referenced_objects import References
-from kubeocean.syncer.replication.claims import CLAIMS, ClaimRules
-from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
+from kubeocean.syncer.replication.kinds.claims import CLAIMS, ClaimRules
+from kubeocean.syncer.replication.kinds.configmaps import CONFIG_MAPS
+from kubeocean.syncer.replication.kinds.secrets import SECRETS, SecretRules
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES, VolumeRules
 from kubeocean.syncer.replication.referring_pods import Reference
 from kubeocean.syncer.replication.replicator import Rules
-from kubeocean.syncer.replication.secrets import SECRETS, SecretRules
-from kubeocean.syncer.replication.volumes import VOLUMES, VolumeRules
 
 __all__ = ["KIND_NAMES", "REPLICATED_KINDS", "references_of"]
 

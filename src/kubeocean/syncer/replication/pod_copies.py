@@ -20,16 +20,16 @@ from kubeocean.syncer.pods.forge_context import CopyNames
 from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.copy_forge import PodReference, Source
-from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
+from kubeocean.syncer.replication.kinds.table import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.missing import Missing
 from kubeocean.syncer.replication.referring_pods import CLAIM, PodReferences
 from kubeocean.syncer.replication.replicator import LINGER_S, Replicator
 from kubeocean.syncer.replication.tokens import Tokens
 
-__all__ = ["Dependents", "Missing"]
+__all__ = ["Missing", "PodCopies"]
 
 
-class Dependents:
+class PodCopies:
     """The copies and token Secrets of one binding.
 
     Copies stay for `linger_s` after the last pod that refers to them.
@@ -67,18 +67,18 @@ class Dependents:
         No request is made if all copies exist.
         """
         self.references.add(pod.key, references_of(refs, pod.namespace))
-        needs = list(self._needs(pod.namespace, refs))
-        waiting = [need for need in needs if need.replicator.ready(need.key) is None]
+        sources = list(self._referenced_sources(pod.namespace, refs))
+        waiting = [source for source in sources if source.replicator.ready(source.key) is None]
         if len(waiting) > 1:
             async with asyncio.TaskGroup() as group:
-                for need in waiting:
-                    group.create_task(need.replicator.ensure(need.key))
+                for source in waiting:
+                    group.create_task(source.replicator.ensure(source.key))
         names: dict[str, dict[str, str]] = {kind: {} for kind in self.replicators}
-        for need in needs:
-            name = await need.copy_name()
+        for source in sources:
+            name = await source.copy_name()
             if isinstance(name, Missing):
                 return name
-            names[need.replicator.kind][need.key.name] = name
+            names[source.replicator.kind][source.key.name] = name
         if (missing := self._foreign_ephemeral_claim(pod, refs)) is not None:
             return missing
         env_keys = {
@@ -111,10 +111,10 @@ class Dependents:
         """Return how many marked sources and copies exist; token Secrets do not count."""
         return sum(replicator.remaining() for replicator in self.replicators.values())
 
-    def _needs(self, namespace: str, refs: References) -> Iterator[_Need]:
+    def _referenced_sources(self, namespace: str, refs: References) -> Iterator[_ReferencedSource]:
         for replicator in self.replicators.values():
             for reference in replicator.definition.pod_references(refs):
-                yield _Need(replicator, Key(namespace, reference.name), reference)
+                yield _ReferencedSource(replicator, Key(namespace, reference.name), reference)
 
     def _foreign_ephemeral_claim(self, pod: VirtualPod, refs: References) -> Missing | None:
         """Return why an ephemeral volume's claim is refused: the pod does not own the claim.
@@ -157,7 +157,7 @@ def _replicators(
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
+class _ReferencedSource:
     """A source that a pod refers to, with the replicator of its kind."""
 
     replicator: Replicator

@@ -16,10 +16,10 @@ from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods import referenced_objects
 from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES, secrets_of
 from kubeocean.syncer.replication.referring_pods import VOLUME
 from kubeocean.syncer.replication.replicator import Replicator, Rules
 from kubeocean.syncer.replication.sources import REFERENCES
-from kubeocean.syncer.replication.volumes import VOLUMES, secrets_of
 
 __all__ = ["SECRETS", "SecretRules", "translate"]
 
@@ -78,7 +78,7 @@ class SecretRules(Rules):
     def _is_used_by_volume(self, key: Key) -> bool:
         return any(self._volumes.wanted(volume.key) for volume in self._sources_of_volumes(key))
 
-    def is_held(self, key: Key) -> bool:
+    def is_referenced(self, key: Key) -> bool:
         return any(self._volumes.copies_of(volume.key) for volume in self._sources_of_volumes(key))
 
     async def unused(self, key: Key, copy: Copy, since: float) -> bool:

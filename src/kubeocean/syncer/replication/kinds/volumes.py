@@ -227,7 +227,7 @@ class VolumeRules(Rules):
         ref = copy.spec.claim_ref
         return ref is None or await self._claim_uid(ref) == ""
 
-    def is_held(self, key: Key) -> bool:
+    def is_referenced(self, key: Key) -> bool:
         """Whether the claim's copy exists, or the worker's binder still shows the volume bound."""
         return any(
             copy.status.phase == _BOUND or self._claims.copies.by(VOLUME_NAME, copy.name)
