@@ -84,8 +84,10 @@ async def test_a_replica_starts_when_the_api_server_answers(
         replica = ring_env.join("a")
         replica.faults.refuse(times=5)
         await until(lambda: set(ring_env.done()) == set(keys))
+        # One that never gets an answer ends when it is told to.
         late = ring_env.join("b")
         late.faults.partition()
+        await until(lambda: late.faults.requests)
         await late.leave()
 
 
