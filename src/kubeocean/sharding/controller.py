@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple
 
-from kubeocean.errors import ConfigError, NotFound
+from kubeocean.errors import ApiError, ConfigError, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.controller import Controller, Done, Outcome, StuckHook
@@ -376,9 +376,17 @@ class ShardedController(Generic[ObjectT]):
             ).run()
 
     async def warm(self, slots: Collection[int]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for cache in self._ready().all():
-                group.create_task(cache.add(slots))
+        """Fill the caches for these slots.
+
+        :raises ApiError: the API server did not list the objects; the ring repeats the call.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for cache in self._ready().all():
+                    group.create_task(cache.add(slots))
+        except ExceptionGroup as errors:
+            defects = errors.split(ApiError)[1]
+            raise (defects or errors).exceptions[0] from errors
 
     def start(self, slots: Collection[int]) -> None:
         caches = self._ready()

@@ -12,10 +12,11 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Object, Resource, Untyped
+from kubeocean.runtime.transport import Request
 from kubeocean.sharding import ResourceHandler, Ring, ShardedController
 from support.background import running
 from support.custom_resources import define
-from support.ring_env import APP, SLOTS, Notes, RingEnv, config, make_objects
+from support.ring_env import APP, MANY, SLOTS, Notes, RingEnv, config, make_objects
 from support.wait import until
 from unit.sharding.mine import Blocks
 
@@ -91,6 +92,23 @@ async def test_a_replica_starts_when_the_api_server_answers(
         await late.leave()
 
 
+def lists_objects(request: Request) -> bool:
+    """Whether a request lists the objects of slots, as the one who gains these does."""
+    return request.method == "GET" and "slot." in str(request.query) and not request.watches
+
+
+async def test_a_replica_survives_an_api_server_that_goes_away_in_a_hand_over(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, MANY)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        (first,) = await ring_env.at_work(keys, "a")
+        second = ring_env.join("b")
+        second.faults.refuse(times=20, when=lists_objects)
+        await ring_env.share([first, second])
+        assert sum(map(lists_objects, second.faults.requests)) > 20
+
+
 REPORTS = Resource("sharding.example", "v1", "reports", "Report", True, Untyped)
 
 
@@ -105,7 +123,9 @@ async def test_a_replica_waits_for_its_custom_resource(
             await until(lambda: "create its CustomResourceDefinition" in caplog.text)
             assert "reports" in caplog.text
             await define(client, REPORTS)
-            await client.create(REPORTS, {"metadata": {"name": "r"}}, namespace=namespace)
+            kind = {"apiVersion": REPORTS.api_version, "kind": REPORTS.kind}
+            body = {**kind, "metadata": {"name": "r"}}
+            await client.create(REPORTS, body, namespace=namespace)
             await until(lambda: handler.names == {"r"})
     await own.close()
 
