@@ -444,14 +444,16 @@ def _check_slot(slot: int, table: Table) -> None:
 
 
 def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
+    from kubeocean.runtime.clock import RealClock
     from kubeocean.sharding.slots import encode_slots
 
     table = state.table
-    going = table.draining()
+    going, now = table.draining(), RealClock().now()
     replicas = [
         {
             "id": each.record.id,
             "state": each.record.state.value,
+            "status": each.status(now),
             "released": each.record.released,
             "capacity": each.record.capacity,
             "template": each.record.template,
@@ -490,6 +492,8 @@ def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
 
 
 def _show(admin: RingAdmin, state: RingState) -> None:
+    from kubeocean.runtime.clock import RealClock
+
     table = state.table
     frozen = ", frozen" if table.frozen else ""
     typer.echo(
@@ -497,10 +501,10 @@ def _show(admin: RingAdmin, state: RingState) -> None:
         f"epoch {table.epoch}{frozen}, assigner {state.assigner or 'none'}"
     )
     rows = [("REPLICA", "STATE", "SHARDS", "GOING", "COMING", "LOAD", "RENEWED")]
-    going = table.draining().values()
+    going, now = table.draining().values(), RealClock().now()
     for each in state.members:
         id_ = each.record.id
-        state_name = "Left" if each.record.released else each.record.state.value
+        state_name = each.status(now)
         drained = " (drained)" if table.names_member(table.drained, id_) else ""
         rows.append(
             (

@@ -82,14 +82,38 @@ class _Loader(_Base):  # type: ignore[misc]  # which base there is depends on ho
     }
 
 
-def parse_yaml(content: bytes, *, source: str) -> object:
+class _UniqueLoader(_Loader):
+    """Loader that refuses a mapping in which a key is written twice; YAML would keep the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[object, object]:
+        written: set[str] = set()
+        for name, _ in node.value:
+            if isinstance(name, yaml.ScalarNode):
+                if name.value in written:
+                    raise _Repeated(name.value, name.start_mark.line + 1)
+                written.add(name.value)
+        mapping: dict[object, object] = super().construct_mapping(node, deep)
+        return mapping
+
+
+class _Repeated(Exception):
+    """Raised when a mapping of a YAML document has one key twice."""
+
+
+def parse_yaml(content: bytes, *, source: str, unique: bool = False) -> object:
     """Return the document in `content`, None if empty.
 
-    :raises ConfigError: `content` is not exactly one document.
+    :raises ConfigError: `content` is not exactly one document or, with `unique`, has a key twice.
     """
     try:
         _check_depth(content, source)
-        return yaml.load(content, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+        loader = _UniqueLoader if unique else _Loader
+        return yaml.load(content, Loader=loader)  # noqa: S506 - subclasses of the safe loader
+    except _Repeated as error:
+        key, line = error.args
+        raise ConfigError(
+            f"is written twice, the second time in line {line}", field=key, source=source
+        ) from None
     except yaml.MarkedYAMLError as error:
         # Only the place: the library's message quotes the document.
         mark = error.problem_mark or error.context_mark

@@ -38,7 +38,7 @@ from kubeocean.sharding.identity import (
     identity_of,
     with_filter,
 )
-from kubeocean.sharding.members import MemberRecord
+from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.stores import (
     TABLE,
@@ -64,6 +64,14 @@ class Member:
     record: MemberRecord
     renewed: datetime | None
     principal: str
+
+    def status(self, now: datetime) -> str:
+        """Return the state that people are shown: what the replica reports, unless it has left, or
+        has not renewed its Lease in time by the clocks of both machines."""
+        if self.record.released:
+            return "Left"
+        silent = self.renewed is None or (now - self.renewed).total_seconds() > self.record.lease_s
+        return (MemberState.UNHEALTHY if silent else self.record.state).value
 
 
 @dataclass(frozen=True, slots=True)

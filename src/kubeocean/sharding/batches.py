@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kubeocean.errors import ConfigError, KubeoceanError
 from kubeocean.runtime.clock import Clock, RealClock, within
@@ -20,6 +20,7 @@ from kubeocean.runtime.clock import Clock, RealClock, within
 __all__ = ["BatchEnded", "BatchSizes", "SlotBatches"]
 
 T = TypeVar("T")
+_LARGEST: Final = 10_000  # a task waits for each change of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class BatchSizes:
     def __post_init__(self) -> None:
         if self.most < 1:
             raise ConfigError("must be at least 1", field="batch_size", value=self.most)
+        if self.most > _LARGEST:
+            raise ConfigError(f"must be at most {_LARGEST}", field="batch_size", value=self.most)
         if self.delay_s < 0:
             raise ConfigError("must not be negative", field="batch_delay_s", value=self.delay_s)
 

@@ -9,6 +9,7 @@ mistake raises a ConfigError at the start, which names the file, the key and the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from kubeocean.sharding.algorithms import Algorithm, ShardRange, algorithm
 from kubeocean.sharding.balance import Policy
 from kubeocean.sharding.config_fields import (
     at_least,
+    between,
     boolean,
     check_known,
     choice,
@@ -55,6 +57,11 @@ ENV_FILE: Final = "CONFIG_FILE"
 ALGORITHMS: Final = ("slots", "hash", "consistent-hash", "range", "custom")
 FILTERS: Final = ("auto", "shard-selector", "label", "metadata")
 _MOST_SLOTS: Final = 65_536
+_MOST_VIRTUAL_NODES: Final = 10_000
+_LEAST_CAPACITY: Final = 0.001
+_MOST_CAPACITY: Final = 1000.0
+_SHORTEST_S: Final = 0.1
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _import_path(written: object, path: str) -> str:
@@ -76,11 +83,28 @@ def _object_name(written: object, path: str) -> str:
     return name
 
 
-def _slots(written: object, path: str) -> int:
-    number = at_least(1)(written, path)
-    if number > _MOST_SLOTS:
-        raise ConfigError(f"must be at most {_MOST_SLOTS}", field=path, value=written)
+def _namespace(written: object, path: str) -> str:
+    name = text(written, path)
+    if not _NAMESPACE.fullmatch(name):
+        message = "must be the name of a namespace: 1 to 63 lower-case letters, digits and '-'"
+        raise ConfigError(message, field=path, value=written)
+    return name
+
+
+def _capacity(written: object, path: str) -> float:
+    number = positive(written, path)
+    if not _LEAST_CAPACITY <= number <= _MOST_CAPACITY:
+        message = f"must be from {_LEAST_CAPACITY:g} to {_MOST_CAPACITY:g}"
+        raise ConfigError(message, field=path, value=written)
     return number
+
+
+def _period(written: object, path: str) -> float:
+    """Parse a duration after which a request is sent or a table is checked, again and again."""
+    length = seconds(written, path)
+    if length < _SHORTEST_S:
+        raise ConfigError(f"must be at least {_SHORTEST_S:g}s", field=path, value=written)
+    return length
 
 
 def _ranges(written: object, path: str) -> tuple[ShardRange, ...]:
@@ -124,13 +148,13 @@ class ShardingSection:
     """Section `sharding`: algorithm, number of shards, filter."""
 
     ring: str = key("ring", text, "sharded-controller")
-    namespace: str = key("namespace", text, "default")
+    namespace: str = key("namespace", _namespace, "default")
     domain: str = key("domain", text, DEFAULT_DOMAIN)
     election: str = key("election", _object_name, "")
     algorithm: str = key("algorithm", choice(*ALGORITHMS), "slots")
     custom: str = key("custom", _import_path, "")
-    slots: int = key("slots", _slots, 1024)
-    virtual_nodes: int = key("virtualNodes", at_least(1), 150)
+    slots: int = key("slots", between(1, _MOST_SLOTS), 1024)
+    virtual_nodes: int = key("virtualNodes", between(1, _MOST_VIRTUAL_NODES), 150)
     ranges: tuple[ShardRange, ...] = key("ranges", _ranges, ())
     rebalance_threshold: float = key("rebalanceThreshold", positive, 0.1)
     rebalance_interval_s: float = key("rebalanceInterval", seconds, "30s")
@@ -157,7 +181,7 @@ class NodeSection:
     address: str = key("address", text, "")
     predecessor: str = key("predecessor", text, "")
     template: str = key("template", text, "")
-    capacity: float = key("capacity", positive, 1.0)
+    capacity: float = key("capacity", _capacity, 1.0)
     health_check_interval_s: float = key("healthCheckInterval", seconds, "10s")
     health_check_timeout_s: float = key("healthCheckTimeout", seconds, "5s")
     node_timeout_s: float = key("nodeTimeout", seconds, "60s")
@@ -167,10 +191,10 @@ class NodeSection:
 class StateSection:
     """Section `state`: durations of Leases and of their renewal."""
 
-    sync_interval_s: float = key("syncInterval", seconds, "10s")
+    sync_interval_s: float = key("syncInterval", _period, "10s")
     lease_s: float = key("leaseDuration", seconds, "15s")
     renew_s: float = key("renewDeadline", seconds, "10s")
-    retry_s: float = key("retryPeriod", seconds, "2s")
+    retry_s: float = key("retryPeriod", _period, "2s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,4 +357,4 @@ def load(environ: Mapping[str, str]) -> Config:
         content = Path(name).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", field=ENV_FILE, value=name) from None
-    return read_config(parse_yaml(content, source=name), source=name)
+    return read_config(parse_yaml(content, source=name, unique=True), source=name)

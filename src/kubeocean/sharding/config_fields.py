@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ from kubeocean.runtime.flags import duration
 __all__ = [
     "Form",
     "at_least",
+    "between",
     "boolean",
     "check_known",
     "choice",
@@ -45,6 +47,7 @@ Form: TypeAlias = Callable[[object, str], T]  # arguments: the value as written,
 
 _META: Final = "key"
 _LAST_PORT: Final = 65_535
+_URL_PATH: Final = re.compile(r"[A-Za-z0-9/._~-]+")
 
 
 class _Section(Protocol):
@@ -147,12 +150,21 @@ def at_least(least: int) -> Form[int]:
     return read
 
 
+def between(least: int, most: int) -> Form[int]:
+    """Return the parser of a configuration key that takes a whole number from `least` to `most`."""
+
+    def read(written: object, path: str) -> int:
+        number = at_least(least)(written, path)
+        if number > most:
+            raise ConfigError(f"must be at most {most}", field=path, value=written)
+        return number
+
+    return read
+
+
 def port(written: object, path: str) -> int:
     """Return the value of a configuration key that takes a TCP port; 0 means any free port."""
-    number = at_least(0)(written, path)
-    if number > _LAST_PORT:
-        raise ConfigError(f"must be at most {_LAST_PORT}", field=path, value=written)
-    return number
+    return between(0, _LAST_PORT)(written, path)
 
 
 def positive(written: object, path: str) -> float:
@@ -203,4 +215,7 @@ def url_path(written: object, path: str) -> str:
     path_text = text(written, path)
     if not path_text.startswith("/"):
         raise ConfigError("must begin with /", field=path, value=written)
+    if not _URL_PATH.fullmatch(path_text):
+        message = "must consist of letters, digits and the characters / - . _ ~"
+        raise ConfigError(message, field=path, value=written)
     return path_text

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple
 
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ApiError, ConfigError, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.controller import Controller, Done, Outcome, StuckHook
@@ -39,6 +39,7 @@ from kubeocean.runtime.objects import (
     Untyped,
 )
 from kubeocean.sharding.batches import BatchSizes
+from kubeocean.sharding.callbacks import check_callbacks
 from kubeocean.sharding.fencing import NotOurs, current_grant, fenced, stamped, under
 from kubeocean.sharding.handlers import (
     HandlerReconciler,
@@ -61,6 +62,7 @@ from kubeocean.sharding.selection import (
 from kubeocean.sharding.server_objects import ServerObjects
 from kubeocean.sharding.slot_cache import SlotCache
 from kubeocean.sharding.slot_lifecycle import Ended, Running
+from kubeocean.sharding.slots import slot_of
 
 __all__ = ["DELETIONS", "Children", "ReconcileWork", "ShardedController"]
 
@@ -139,7 +141,10 @@ class ShardedController(Generic[ObjectT]):
     ) -> None:
         if (reconcile is None) == (handler is None):
             raise ConfigError("needs either reconcile or handler", field=f"controller {name}")
-        _check_options(name, deletions, resync_s, has_handler=handler is not None)
+        _check_options(name, deletions, resync_s, deadline_s, has_handler=handler is not None)
+        if handler is not None:
+            field = f"handler of controller {name}"
+            check_callbacks(handler, ResourceHandler, field=field, prefix="handle_")
         self.name = name
         self.ring = ring
         self.resource = resource
@@ -229,9 +234,22 @@ class ShardedController(Generic[ObjectT]):
         return self._processed.get(slot, {}).get(wanted) == obj.resource_version
 
     def shard_of(self, obj: Any) -> int:
-        """Return the shard of an object, which depends on its name alone."""
-        key = str(obj.key) if self._handler is None else self._handler.get_resource_key(obj)
-        return self.ring.shard_of(key)
+        """Return the shard of an object, which depends on its name alone.
+
+        An object for which `get_resource_key` or the algorithm fails is in the shard of the hash of
+        its name: one object must not stop the work on all others.
+        """
+        try:
+            key = str(obj.key) if self._handler is None else self._handler.get_resource_key(obj)
+            return self.ring.shard_of(key)
+        except Exception as error:  # whatever the code of the user raises
+            _log.error(
+                "Could not compute the shard of object, used the hash of its name",
+                controller=self.name,
+                object=str(obj.key),
+                error=f"{type(error).__name__}: {error}",
+            )
+            return slot_of(str(obj.key), self.ring.slots)
 
     def stamped(self, body: Mapping[str, Any]) -> Json:
         """Return the object or patch `body` with its slot label and the epoch of this replica's
@@ -298,8 +316,14 @@ class ShardedController(Generic[ObjectT]):
         return self._adapter is not None and self._deletions == "observed"
 
     async def prepare(self) -> None:
-        """Choose the filter by which this replica receives objects, and create the caches."""
+        """Choose the filter by which this replica receives objects, and create the caches.
+
+        :raises NotFound: the API server does not serve the resource.
+        :raises ConfigError: the filter does not fit, or other replicas use another one.
+        """
         ring = self.ring
+        for resource in (self.resource, *(kind.resource for kind in self._children)):
+            await self._check_served(resource)
         selection = await choose(
             self._plain,
             self.resource,
@@ -323,6 +347,18 @@ class ShardedController(Generic[ObjectT]):
         await self.ring.identify(filter_field(self.name), selection.name)
         self._chosen.set()
 
+    async def _check_served(self, resource: Resource[Any]) -> None:
+        """Raise the API server's error if this program cannot list a resource."""
+        try:
+            path = resource.path(self._namespace)
+            await self._plain.request("GET", path, query=[("limit", "1")])
+        except NotFound as error:
+            message = (
+                f"the API server does not serve {resource}: create its CustomResourceDefinition, "
+                "or correct group, version and plural of the Resource"
+            )
+            raise NotFound(message, status=error.status, reason=error.reason) from None
+
     async def lead(self) -> None:
         """Label objects that have no slot, if the filter uses labels; runs on the planner's
         replica."""
@@ -340,9 +376,17 @@ class ShardedController(Generic[ObjectT]):
             ).run()
 
     async def warm(self, slots: Collection[int]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for cache in self._ready().all():
-                group.create_task(cache.add(slots))
+        """Fill the caches for these slots.
+
+        :raises ApiError: the API server did not list the objects; the ring repeats the call.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for cache in self._ready().all():
+                    group.create_task(cache.add(slots))
+        except ExceptionGroup as errors:
+            defects = errors.split(ApiError)[1]
+            raise (defects or errors).exceptions[0] from errors
 
     def start(self, slots: Collection[int]) -> None:
         caches = self._ready()
@@ -526,7 +570,14 @@ class ShardedController(Generic[ObjectT]):
         )
 
 
-def _check_options(name: str, deletions: str, resync_s: float | None, *, has_handler: bool) -> None:
+def _check_options(
+    name: str,
+    deletions: str,
+    resync_s: float | None,
+    deadline_s: float | None,
+    *,
+    has_handler: bool,
+) -> None:
     """Raise ConfigError if an option of a controller is wrong, or does not fit the other
     options."""
     field = f"controller {name}"
@@ -538,3 +589,5 @@ def _check_options(name: str, deletions: str, resync_s: float | None, *, has_han
         raise ConfigError(message, field=field, value=deletions)
     if resync_s is not None and not resync_s > 0:
         raise ConfigError("resync_s must be more than 0", field=field, value=resync_s)
+    if deadline_s is not None and not deadline_s > 0:
+        raise ConfigError("deadline_s must be more than 0", field=field, value=deadline_s)

@@ -7,7 +7,9 @@ refuses to start. Durations are not among these settings: replicas may have diff
 rolling update, because each Lease states its own duration.
 
 An identity is a mapping of configuration keys to texts. A key that only one of two identities has
-is no difference: the other replica does not use this setting.
+is no difference: the other replica does not use this setting. But if two replicas have no
+controller in common, two programs use one ring, and each leaves the keys in the other's slots
+alone.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ __all__ = [
     "differences",
     "filter_field",
     "identity_of",
+    "merged",
+    "other_controllers",
     "refusal",
     "with_filter",
 ]
@@ -39,6 +43,7 @@ RingIdentity: TypeAlias = Mapping[str, str]
 EARLIER: Final = 5  # how many earlier configurations a ring remembers
 SLOTS_FIELD: Final = "sharding.slots"
 _FILTER: Final = "sharding.filter of "
+_CONTROLLERS: Final = "controllers"
 _NAMED: Final = 3
 
 
@@ -88,7 +93,7 @@ def filter_field(controller: str) -> str:
 def with_filter(identity: RingIdentity, recorded: RingIdentity, filter_: str) -> dict[str, str]:
     """Return `identity` with the filter `filter_` for each controller in `recorded`; with `auto`,
     no filters are included, so that the first replica chooses."""
-    fields = [field for field in recorded if field.startswith(_FILTER)]
+    fields = [field for field in recorded if _is_filter(field)]
     return {**identity, **(dict.fromkeys(fields, filter_) if filter_ != "auto" else {})}
 
 
@@ -100,6 +105,34 @@ def differences(ours: RingIdentity, theirs: RingIdentity) -> list[SettingDiffere
         for field, value in ours.items()
         if theirs.get(field, value) != value
     ]
+
+
+def other_controllers(ours: RingIdentity, theirs: RingIdentity) -> SettingDifference | None:
+    """Return the difference between the controllers of two identities if both have some, and none
+    in common: then two programs use one ring."""
+    mine, other = _controllers(ours), _controllers(theirs)
+    if not mine or not other or not mine.isdisjoint(other):
+        return None
+    return SettingDifference(_CONTROLLERS, ", ".join(sorted(mine)), ", ".join(sorted(other)))
+
+
+def merged(ours: RingIdentity, theirs: RingIdentity) -> dict[str, str]:
+    """Return the identity to store for a replica with `ours` in a ring that has stored `theirs`.
+
+    Controllers that only some replicas have stay recorded. Those of another program, which used the
+    ring before, are forgotten.
+    """
+    foreign = other_controllers(ours, theirs) is not None
+    kept = {key: value for key, value in theirs.items() if not (foreign and _is_filter(key))}
+    return {**kept, **ours}
+
+
+def _is_filter(key: str) -> bool:
+    return key.startswith(_FILTER)
+
+
+def _controllers(identity: RingIdentity) -> frozenset[str]:
+    return frozenset(key.removeprefix(_FILTER) for key in identity if _is_filter(key))
 
 
 def refusal(
@@ -115,6 +148,11 @@ def refusal(
         whose = f"ring {ring} last ran with"
         remedy = "use that configuration, or run `kubeocean shards switch`"
     first, *rest = differing
+    if first.field == _CONTROLLERS:
+        remedy = (
+            "give each program a ring of its own with sharding.ring or, if the controllers of this "
+            "one were renamed, stop all of its replicas first"
+        )
     also = "".join(f"; {each.field}: {each.theirs!r}, here {each.ours!r}" for each in rest)
     return ConfigError(
         f"{whose} {first.theirs!r}{also}; {remedy}", field=first.field, value=first.ours

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from kubeocean.errors import ApiError, Conflict, NotFound
+from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, within
 from kubeocean.runtime.informer import Informer
@@ -202,7 +202,10 @@ class PlannerLoop:
         change."""
         if self._doubt:
             await self._look(loaded.table)
-        decision = self._planner.decide(loaded.table, self._clock.monotonic())
+        decision = self._decide(loaded.table)
+        if decision is None:
+            await self._clock.sleep(_AGAIN_S)
+            return loaded
         self._tell()
         await self._evict(decision)
         if decision.table is not None:
@@ -214,6 +217,17 @@ class PlannerLoop:
         with suppress(TimeoutError):
             await within(self._clock, wait_s, self._news.wait)
         return loaded
+
+    def _decide(self, table: Table) -> PlanningResult | None:
+        """Return the next decision; None if the algorithm of the user failed and there are owners,
+        who go on with the present table."""
+        try:
+            return self._planner.decide(table, self._clock.monotonic())
+        except ConfigError as error:
+            if not table.owners:
+                raise
+            _log.error("Failed to assign shards", ring=self._names.ring, error=str(error))
+            return None
 
     async def _look(self, table: Table) -> None:
         started = self._clock.monotonic()

@@ -13,16 +13,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kubeocean.errors import ConfigError, NotFound
+from kubeocean.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.components import ServicePart
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
 from kubeocean.runtime.credentials import default_access
-from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, ConfigMap, Pod
+from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, ConfigMap, Pod
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
 from kubeocean.runtime.service import Service, run
 from kubeocean.runtime.transport import HttpTransport
+from kubeocean.runtime.transport_layers import Fenced
 from kubeocean.sharding.controller import ShardedController
 from kubeocean.sharding.metrics import MetricsPage
 from kubeocean.sharding.ring import Ring
@@ -30,12 +31,17 @@ from kubeocean.sharding.ring import Ring
 __all__ = [
     "CONFIG_MAPS",
     "PODS",
+    "SECRETS",
     "After",
+    "AlreadyExists",
+    "ApiError",
     "ApplyPatch",
     "Client",
     "ConfigError",
     "ConfigMap",
+    "Conflict",
     "Done",
+    "Fenced",
     "Json",
     "Key",
     "MergePatch",
@@ -55,14 +61,22 @@ __all__ = [
 _DEADLINE_S: Final = 120.0  # for the hand-over of all shards when the program ends
 
 
-def connect(kubeconfig: str | Path | None = None, *, context: str | None = None) -> Client:
+def connect(
+    kubeconfig: str | Path | None = None,
+    *,
+    context: str | None = None,
+    field_manager: str = "kubeocean",
+) -> Client:
     """Return a client for the cluster of the `kubeconfig` file; without one for that of
     $KUBECONFIG, of the ServiceAccount of the pod that this program runs in, or of ~/.kube/config,
     in this order.
 
+    `field_manager` is the name under which the client writes. Programs that apply (`ApplyPatch`)
+    to the same objects need different ones, or each removes the fields of the other.
+
     :raises ConfigError: none of these exists, or the one that is used is invalid.
     """
-    return Client(HttpTransport(default_access(kubeconfig, context)))
+    return Client(HttpTransport(default_access(kubeconfig, context)), field_manager=field_manager)
 
 
 async def serve(

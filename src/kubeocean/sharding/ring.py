@@ -20,7 +20,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -34,34 +34,28 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.sharding.admission import own_principal
 from kubeocean.sharding.algorithms.custom import as_algorithm
+from kubeocean.sharding.callbacks import check_callbacks
 from kubeocean.sharding.config import Config
 from kubeocean.sharding.fencing import Grant, NotOurs
 from kubeocean.sharding.handover import HandoverPages
-from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
-from kubeocean.sharding.identity import (
-    RingIdentity,
-    SettingDifference,
-    differences,
-    filter_field,
-    identity_of,
-    refusal,
-)
+from kubeocean.sharding.heartbeat import Evicted, Heartbeat
+from kubeocean.sharding.identity import filter_field, identity_of
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.nodes import NodeInfo, NodeMonitor, NodeWatcher
 from kubeocean.sharding.planner import Planner
 from kubeocean.sharding.planner_loop import PlannerLoop
+from kubeocean.sharding.ring_checks import RingChecks
 from kubeocean.sharding.slot_lease import SlotLeases
 from kubeocean.sharding.slot_lifecycle import SlotLifecycle
 from kubeocean.sharding.stores import (
     TABLE,
     ConfigMapStore,
     TableStore,
-    Unreadable,
     admission_view,
     state_of,
 )
-from kubeocean.sharding.table import Table, assignment, moved_slots, name_of
+from kubeocean.sharding.table import Table, assignment, moved_slots
 from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["GaveUp", "Ring", "WakingClock", "replica_name"]
@@ -128,14 +122,16 @@ class Ring:
         self._workloads: list[Workload] = []
         self._notifiers = list(notifiers)
         self._watchers = list(watchers)
+        for at, notifier in enumerate(self._notifiers):
+            check_callbacks(notifier, ShardNotifier, field=f"notifiers[{at}]", prefix="on_shard_")
+        for at, watcher in enumerate(self._watchers):
+            check_callbacks(watcher, NodeWatcher, field=f"watchers[{at}]", prefix="on_node_")
         self._wake = asyncio.Event()
         self._leaving = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
         self._reassigned: asyncio.Queue[tuple[int, str, str]] = asyncio.Queue()
         self._table: Table | None = None
-        self._recorded: RingIdentity = {}  # the settings of the replicas that wrote the table
-        self._refused: ConfigError | None = None  # the table has other settings
         self._principal = ""
         self._predecessor = self.config.node.predecessor
         self._prepared = asyncio.Event()  # the workloads of this replica are prepared
@@ -157,6 +153,15 @@ class Ring:
             ring=names.ring,
             slots=self.slots,
             identity=self.identity,
+            clock=clock,
+        )
+        self._checks = RingChecks(
+            self._client,
+            self.tables,
+            namespace=self.namespace,
+            names=names,
+            identity=self.identity,
+            own=lambda: self.id,
             clock=clock,
         )
         self._pages = HandoverPages(self._client, namespace=self.namespace, names=names)
@@ -257,7 +262,17 @@ class Ring:
         return self.healthy.is_set()
 
     def add(self, workload: Workload) -> None:
-        """Add a workload that works on this replica's slots; call before `run`."""
+        """Add a workload that works on this replica's slots; call before `run`.
+
+        :raises ConfigError: the ring has a workload of this name.
+        """
+        # Hand-overs and filters are stored by name: two of one name would read each other's.
+        if any(each.name == workload.name for each in self._workloads):
+            raise ConfigError(
+                f"ring {self.names.ring} has a controller of this name already; choose another one",
+                field="controller name",
+                value=workload.name,
+            )
         self._workloads.append(workload)
 
     def shard_of(self, key: str) -> int:
@@ -281,7 +296,7 @@ class Ring:
         `auto` the one that the other replicas use; `auto` if there are no other replicas."""
         configured = self.config.sharding.filter
         return (
-            self._recorded.get(filter_field(controller), "auto")
+            self._checks.recorded.get(filter_field(controller), "auto")
             if configured == "auto"
             else (configured)
         )
@@ -292,8 +307,7 @@ class Ring:
         :raises ConfigError: other replicas have another value of the setting.
         """
         self.identity[field] = value
-        if differing := differences({field: value}, self._recorded):
-            raise await self._refusal(differing)
+        await self._checks.check_setting(field, value)
 
     def owns(self, slot: int) -> bool:
         """Return whether this replica may start to reconcile a key of this slot."""
@@ -332,7 +346,8 @@ class Ring:
         """
         self._ended.clear()
         try:
-            await self._introduce()
+            if not await self._introduce():
+                return
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._objects.run()),
@@ -358,42 +373,26 @@ class Ring:
         self._wake.set()
         await self._ended.wait()
 
-    async def _introduce(self) -> None:
-        """Check that the configuration is that of the ring and that no live replica has this name,
-        and find a dead predecessor."""
-        await self._check_identity()
+    async def _introduce(self) -> bool:
+        """Compare this replica with the ring as soon as the API server answers; return False if
+        `stop` was called before."""
+        while True:
+            try:
+                await self._compare()
+                return True
+            except ApiError as error:
+                _log.warning("Failed to read ring", ring=self.names.ring, error=str(error))
+            with suppress(TimeoutError):
+                await within(self._clock, self.timing.retry_s, self._leaving.wait)
+                return False
+
+    async def _compare(self) -> None:
+        """Check that this replica fits into the ring, and find a dead predecessor."""
+        await self._checks.check_configuration()
         self._principal = await own_principal(self._client)
-        namesakes = {
-            record.id: record.pulse
-            for record in await read_members(self._client, self.namespace, self.names)
-            if name_of(record.id) == self.replica and not record.released
-        }
-        if namesakes:
-            await self._clock.sleep(2 * self.timing.retry_s)
-            for record in await read_members(self._client, self.namespace, self.names):
-                if namesakes.get(record.id, record.pulse) != record.pulse and not record.released:
-                    raise ConfigError(
-                        f"another running replica of ring {self.names.ring} has this name",
-                        field="node.identity",
-                        value=self.replica,
-                    )
-            self._predecessor = self._predecessor or sorted(namesakes)[-1]
+        namesake = await self._checks.check_name(self.replica, wait_s=2 * self.timing.retry_s)
+        self._predecessor = self._predecessor or namesake
         self._incarnate()
-
-    async def _check_identity(self) -> None:
-        """Raise ConfigError if the replicas of the ring have another configuration."""
-        try:
-            self._recorded = (await self.tables.load()).identity
-        except Unreadable as error:
-            if not error.differences:
-                raise
-            raise await self._refusal(error.differences) from None
-
-    async def _refusal(self, differing: Sequence[SettingDifference]) -> ConfigError:
-        """Return the error for settings in which this replica differs from the other replicas."""
-        members = await read_members(self._client, self.namespace, self.names)
-        others = [each.id for each in members if not each.released and each.id != self.id]
-        return refusal(self.names.ring, differing, others)
 
     async def _live(self) -> None:
         """Run one incarnation after the other until this replica leaves the ring."""
@@ -467,12 +466,27 @@ class Ring:
     async def _prepare(self) -> None:
         if not self._prepared.is_set():
             for workload in self._workloads:
-                await workload.prepare()
+                await self._retried(workload.prepare, workload.name)
+            await self._retried(self._checks.check_controllers, "")
             self._prepared.set()
         if not self._leaving.is_set():
             self.heartbeat.say(state=MemberState.HEALTHY)
             self.healthy.set()
             _log.info("Joined ring", ring=self.names.ring, replica=self.id)
+
+    async def _retried(self, step: Callable[[], Awaitable[None]], controller: str) -> None:
+        """Await a step of the preparation until the API server refuses none of its requests."""
+        while True:
+            try:
+                return await step()
+            except ApiError as error:
+                _log.warning(
+                    "Failed to prepare for shards",
+                    ring=self.names.ring,
+                    controller=controller,
+                    error=str(error),
+                )
+            await self._clock.sleep(self.timing.retry_s)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
         """Gain, hand over and acknowledge slots according to the table, until this incarnation has
@@ -481,10 +495,7 @@ class Ring:
         give_back_by = float("inf")
         while True:
             self._wake.clear()
-            if self._refused is not None:
-                if isinstance(self._refused, Unreadable) and self._refused.differences:
-                    raise await self._refusal(self._refused.differences)
-                raise self._refused
+            await self._checks.raise_error()
             now = self._now()
             if not self._holder.valid(now):
                 raise _Lapsed(
@@ -550,11 +561,13 @@ class Ring:
             return
         try:
             loaded = self.tables.read(state_of(new))
-            self._recorded = loaded.identity
+            self._checks.see(loaded, prepared=self._prepared.is_set())
+            if self._checks.error is not None:
+                self._wake.set()
             self._see(loaded.table)
         except ConfigError as error:
             if self._table is None:
-                self._refused = error
+                self._checks.error = error
                 self._wake.set()
                 return
             _log.error("Ignored shard table that cannot be read", error=str(error))
@@ -586,7 +599,15 @@ class Ring:
         while True:
             move = await self._reassigned.get()
             for notifier in self._notifiers:
-                await notifier.on_shard_reassigned(*move)
+                try:
+                    await notifier.on_shard_reassigned(*move)
+                except Exception as error:
+                    _log.error(
+                        "Notifier failed in on_shard_reassigned",
+                        shard=move[0],
+                        error=f"{type(error).__name__}: {error}",
+                        exc_info=error,
+                    )
 
     def _renewed(self, started: float, answered: float) -> bool:
         held = self._holder.renewed(started=started, answered=answered)

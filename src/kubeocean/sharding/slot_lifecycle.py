@@ -30,6 +30,7 @@ from kubeocean.sharding.workloads import ShardNotifier, Workload
 __all__ = ["Ended", "Running", "SlotLifecycle"]
 
 _AGAIN_S: Final = 0.5  # between two attempts of a request
+_LONGEST_S: Final = 4.0  # between two calls of a notifier that raises
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
 
 _log = get_logger(__name__)
@@ -146,7 +147,7 @@ class SlotLifecycle:
         await self._inherit(slot)
         self._notified.add(slot)
         for notifier in self._notifiers:
-            await notifier.on_shard_gained(slot, self._resources(slot))
+            await self._notify_gained(notifier, slot)
         if slot in self.active and slot not in self._losing:
             self.serving.add(slot)
             for workload in self._workloads:
@@ -171,10 +172,37 @@ class SlotLifecycle:
         await self._hand_over(slot)
         self._drop(slot)
 
+    async def _notify_gained(self, notifier: ShardNotifier, slot: int) -> None:
+        """Call `on_shard_gained`; a call that raises is repeated until the slot is lost."""
+        pause_s = _AGAIN_S
+        while True:
+            try:
+                return await notifier.on_shard_gained(slot, self._resources(slot))
+            except Exception as error:
+                _log.error(
+                    "Notifier failed in on_shard_gained, no key of the shard is worked on",
+                    shard=slot,
+                    error=f"{type(error).__name__}: {error}",
+                    retry_in_s=pause_s,
+                    exc_info=error if pause_s == _AGAIN_S else None,
+                )
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
+            if slot not in self.active or slot in self._losing:
+                return
+
     async def _notify_lost(self, slot: int) -> None:
         async def call() -> None:
             for notifier in self._notifiers:
-                await notifier.on_shard_lost(slot, self._resources(slot))
+                try:
+                    await notifier.on_shard_lost(slot, self._resources(slot))
+                except Exception as error:
+                    _log.error(
+                        "Notifier failed in on_shard_lost, the shard is handed over nevertheless",
+                        shard=slot,
+                        error=f"{type(error).__name__}: {error}",
+                        exc_info=error,
+                    )
 
         try:
             async with asyncio.timeout(None) as limit:

@@ -27,6 +27,7 @@ from kubeocean.sharding.identity import (
     RingIdentity,
     SettingDifference,
     differences,
+    merged,
     refusal,
 )
 from kubeocean.sharding.table import SlotState, Table, empty_table
@@ -272,7 +273,7 @@ class TableStore:
         :raises Conflict: the stored version is another one.
         """
         grants = _grants(table, upon)
-        identity = {**upon.identity, **self._identity}
+        identity = merged(self._identity, upon.identity)
         written = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         state = {
             _TIMESTAMP: written,

@@ -80,4 +80,6 @@ class Timing:
 
 def _more(value: float, least: float, field: str, what: str) -> None:
     if not value > least:
-        raise ConfigError(f"must be more than {what} ({least:g})", field=field, value=value)
+        raise ConfigError(
+            f"must be more than {what} ({least:g}s)", field=field, value=f"{value:g}s"
+        )

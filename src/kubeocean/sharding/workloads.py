@@ -68,7 +68,8 @@ class ShardNotifier:
 
     The ring awaits `on_shard_gained` before the first key of the shard is worked on, and
     `on_shard_lost` before another replica gets the shard. A call of `on_shard_lost` that does not
-    return within `sharding.drainDeadline` is cancelled.
+    return within `sharding.drainDeadline` is cancelled. Errors are logged; a call of
+    `on_shard_gained` that raises is repeated.
     """
 
     async def on_shard_gained(self, shard: int, resources: Sequence[str]) -> None:

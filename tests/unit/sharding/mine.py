@@ -37,6 +37,18 @@ class Wrong(Blocks):
         return {nodes[0]: [0, 0]} if total == 2 else {"stranger": [0]}
 
 
+class Failing(Blocks):
+    """Algorithm whose methods raise, or return values of other types."""
+
+    def get_shard(self, key: str, total: int) -> int:
+        raise KeyError(key)
+
+    def rebalance(self, nodes: list[str], total: int) -> dict[str, list[int]]:
+        if total == 1:
+            raise RuntimeError("one line\nor two")
+        return [] if total == 2 else {nodes[0]: 0}  # type: ignore[return-value, dict-item]
+
+
 class Needy(Blocks):
     """Cannot be made without something."""
 

@@ -183,3 +183,24 @@ def test_wrong_answers_of_a_custom_one_are_not_believed() -> None:
         subject.rebalance(["a"], 2)
     with pytest.raises(ConfigError, match="nodes that do not exist"):
         subject.rebalance(["a"], 1)
+
+
+def test_errors_and_nonsense_of_a_custom_one_are_told_in_one_line() -> None:
+    subject = algorithm("custom", custom=f"{MINE}:Failing")
+    for call, message in (
+        (lambda: subject.get_shard("key", 4), r"get_shard failed: KeyError: 'key'"),
+        (lambda: subject.rebalance(["a"], 1), r"rebalance failed: RuntimeError: one line or two"),
+        (lambda: subject.rebalance(["a"], 2), r"must return a mapping"),
+        (lambda: subject.rebalance(["a"], 3), r"must return a list of numbers"),
+    ):
+        with pytest.raises(ConfigError, match=message) as caught:
+            call()
+        assert caught.value.field == "sharding.custom"
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("huge", [1e9, 1e300, 1.7e308])
+def test_a_ring_stays_small_whatever_capacity_a_replica_states(huge: float) -> None:
+    subject = algorithm("consistent-hash", virtual_nodes=10_000)
+    answer = subject.rebalance(["a", "b", "c"], 16, capacities={"a": huge, "b": huge})
+    assert sorted(shard for shards in answer.values() for shard in shards) == list(range(16))

@@ -83,7 +83,7 @@ async def test_a_cancelled_waiter_does_not_end_its_batch() -> None:
     assert results[2] is None
 
 
-@pytest.mark.parametrize(("most", "delay_s"), [(0, 1.0), (1, -1.0)])
+@pytest.mark.parametrize(("most", "delay_s"), [(0, 1.0), (1, -1.0), (1_000_000, 1.0)])
 def test_bounds_that_make_no_sense_are_refused(most: int, delay_s: float) -> None:
     with pytest.raises(ConfigError, match="batch_"):
         BatchSizes(most, delay_s)

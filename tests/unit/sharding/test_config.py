@@ -82,6 +82,10 @@ def test_an_algorithm_may_be_named_by_its_import_path() -> None:
         ("sharding: {custom: 'my package:X'}", "sharding.custom", "package.module:Class"),
         ("sharding: {slots: 0}", "sharding.slots", "(got 0)"),
         ("sharding: {slots: 70000}", "sharding.slots", "at most 65536"),
+        ("sharding: {namespace: 'a b'}", "sharding.namespace", "name of a namespace"),
+        ("sharding: {namespace: ''}", "sharding.namespace", "(got '')"),
+        ("sharding: {namespace: ../x}", "sharding.namespace", "(got '../x')"),
+        ("sharding: {virtualNodes: 1000000000}", "sharding.virtualNodes", "at most 10000"),
         ("sharding: {virtualNodes: many}", "sharding.virtualNodes", "whole number"),
         ("sharding: {virtualNode: 1}", "sharding.virtualNode", "did you mean virtualNodes?"),
         ("shardings: {}", "shardings", "did you mean sharding?"),
@@ -100,10 +104,16 @@ def test_an_algorithm_may_be_named_by_its_import_path() -> None:
         ("state: {retryPeriod: 9s}", "state.renewDeadline", "retryPeriod"),
         ("state: {leaseDuration: soon}", "state.leaseDuration", "(got 'soon')"),
         ("node: {nodeTimeout: 5s}", "node.nodeTimeout", "at least state.leaseDuration"),
+        ("state: {retryPeriod: 1ms}", "state.retryPeriod", "at least 0.1s (got '1ms')"),
+        ("state: {syncInterval: 1ms}", "state.syncInterval", "at least 0.1s (got '1ms')"),
         ("node: {capacity: 0}", "node.capacity", "more than 0"),
+        ("node: {capacity: 1000000000}", "node.capacity", "from 0.001 to 1000"),
+        ("sharding: {drainDeadline: 1m}", "sharding.handoverDeadline", "(65s) (got '60s')"),
         ("metrics: {enabled: 'yes'}", "metrics.enabled", "true or false"),
         ("metrics: {port: 70000}", "metrics.port", "at most 65535"),
         ("metrics: {path: metrics}", "metrics.path", "begin with /"),
+        ("metrics: {path: /a b}", "metrics.path", "letters, digits"),
+        ("metrics: {path: '/{x'}", "metrics.path", "letters, digits"),
         ("logging: {level: loud}", "logging.level", "error, warning, info, debug"),
         ("logging: {format: xml}", "logging.format", "json, console"),
     ],
@@ -154,6 +164,13 @@ def test_a_file_that_is_no_yaml_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("a: [")
     with pytest.raises(ConfigError, match=r"config\.yaml: is not a YAML document"):
+        load({"CONFIG_FILE": str(path)})
+
+
+def test_a_key_that_is_written_twice_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("sharding:\n  slots: 8\n  ring: mine\n  slots: 16\n")
+    with pytest.raises(ConfigError, match=r"slots: is written twice, the second time in line 4"):
         load({"CONFIG_FILE": str(path)})
 
 

@@ -6,7 +6,15 @@ import pytest
 
 from kubeocean.sharding.algorithms.custom import as_algorithm
 from kubeocean.sharding.config import read_config
-from kubeocean.sharding.identity import SettingDifference, differences, identity_of, refusal
+from kubeocean.sharding.identity import (
+    SettingDifference,
+    differences,
+    filter_field,
+    identity_of,
+    merged,
+    other_controllers,
+    refusal,
+)
 
 
 def identity(**sharding: object) -> dict[str, str]:
@@ -96,3 +104,28 @@ def test_the_refusal_names_the_field_the_values_the_replicas_and_the_remedy() ->
         "switch` (got '8')"
     )
     assert "ring r last ran with '4'" in str(refusal("r", differing[:1], []))
+
+
+def controllers(*names: str) -> dict[str, str]:
+    return {"sharding.slots": "4", **{filter_field(name): "label" for name in names}}
+
+
+def test_two_programs_in_one_ring_have_no_controller_in_common() -> None:
+    assert other_controllers(controllers("a", "b"), controllers("b", "c")) is None
+    assert other_controllers(controllers("a"), controllers()) is None
+    assert other_controllers(controllers(), controllers("a")) is None
+    difference = other_controllers(controllers("pods"), controllers("b", "a"))
+    assert difference == SettingDifference("controllers", "pods", "a, b")
+    message = str(refusal("r", [difference], ["a_1"]))
+    assert message.startswith("controllers: replicas a_1 of ring r have 'a, b'; give each program")
+    assert "sharding.ring" in message
+    assert message.endswith("(got 'pods')")
+
+
+def test_controllers_of_the_program_that_used_the_ring_before_are_forgotten() -> None:
+    added = merged(controllers("a", "b"), {**controllers("a", "c"), "x": "1"})
+    assert added == {**controllers("a", "b", "c"), "x": "1"}
+    assert merged(controllers("b"), {**controllers("a"), "x": "1"}) == {
+        **controllers("b"),
+        "x": "1",
+    }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
+from kubeocean.sharding.admin import Member
 from kubeocean.sharding.members import (
     NEVER,
     MemberRecord,
@@ -168,3 +170,21 @@ def test_periods_that_do_not_fit_are_refused_by_key(timing: Timing, field: str) 
     with pytest.raises(ConfigError) as caught:
         timing.validate()
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("released", "silent_s", "status"),
+    [
+        (False, 14, "Healthy"),
+        (False, 16, "Unhealthy"),
+        (True, 16, "Left"),
+        (False, None, "Unhealthy"),
+    ],
+)
+def test_people_are_shown_that_a_replica_does_not_renew_its_lease(
+    released: bool, silent_s: float | None, status: str
+) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    renewed = None if silent_s is None else now - timedelta(seconds=silent_s)
+    record = MemberRecord(id="a_1", pulse="1", lease_s=15, released=released)
+    assert Member(record, renewed, "").status(now) == status

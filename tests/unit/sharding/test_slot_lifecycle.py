@@ -76,9 +76,14 @@ class Cached(Idle):
 
 
 class World:
-    def __init__(self, group: asyncio.TaskGroup, workload: Idle | None = None) -> None:
+    def __init__(
+        self,
+        group: asyncio.TaskGroup,
+        workload: Idle | None = None,
+        notes: Notes | None = None,
+    ) -> None:
         self.clock = VirtualClock()
-        self.notes = Notes()
+        self.notes = notes or Notes()
         self.holder = SlotLeases("a_1", timing=TIMING, now=0.0)
         self.holder.renewed(started=0.0, answered=0.0)
         self.tenancy = SlotLifecycle(
@@ -206,3 +211,58 @@ async def test_an_incarnation_that_ends_keeps_the_cache_until_its_work_has_ended
         await ending
         assert world.notes.lost_resources == {1: ["n/o1"]}
         assert workload.cached == set()
+
+
+class Raising(Notes):
+    """Notifier whose calls raise as often as `failures` says."""
+
+    failures = 2
+
+    async def on_shard_gained(self, shard: int, resources: Sequence[str]) -> None:
+        self._fail()
+        await super().on_shard_gained(shard, resources)
+
+    async def on_shard_lost(self, shard: int, resources: Sequence[str]) -> None:
+        await super().on_shard_lost(shard, resources)
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise TimeoutError("the layer above failed")
+
+
+async def test_a_gained_slot_waits_for_a_notifier_that_raises() -> None:
+    async with asyncio.TaskGroup() as group:
+        world = World(group, notes=Raising())
+        await world.sees(SlotEntry("a_1"))
+        assert world.tenancy.serving == set()
+        await world.clock.advance(0.5)
+        assert world.tenancy.serving == set()
+        await world.clock.advance(1.0)
+        assert world.tenancy.serving == {1}
+        assert world.notes.gained == [1]
+
+
+async def test_a_slot_whose_notifier_raises_is_handed_over() -> None:
+    async with asyncio.TaskGroup() as group:
+        notes = Raising()
+        notes.failures = 0
+        world = World(group, notes=notes)
+        await world.sees(SlotEntry("a_1"))
+        notes.failures = 1
+        await world.sees(SlotEntry("a_1", to="b_1"))
+        assert (await world.round()).acks == {1: 2}
+        assert world.notes.lost == [1]
+
+
+async def test_a_slot_is_handed_over_while_its_gain_fails() -> None:
+    async with asyncio.TaskGroup() as group:
+        notes = Raising()
+        notes.failures = 1000
+        world = World(group, notes=notes)
+        await world.sees(SlotEntry("a_1"))
+        await world.sees(SlotEntry("a_1", to="b_1"))
+        await world.clock.advance(4.0)
+        assert (await world.round()).acks == {1: 2}
+        assert not world.tenancy.serving

@@ -52,7 +52,7 @@ class Custom:
         return bool(getattr(self._inner, "sticky", False))
 
     def get_shard(self, key: str, total: int) -> int:
-        shard = self._inner.get_shard(key, total)
+        shard = self._call("get_shard", key, total)
         if not isinstance(shard, int) or not 0 <= shard < total:
             raise ConfigError(
                 f"must return a shard from 0 to {total - 1} for the key {key!r}",
@@ -77,10 +77,10 @@ class Custom:
         capacities: Mapping[str, float] | None = None,
     ) -> dict[str, list[int]]:
         more = {"previous": previous, "weights": weights, "capacities": capacities}
-        rebalance: Callable[..., Mapping[str, Sequence[int]]] = self._inner.rebalance
-        answer = rebalance(list(nodes), total, **_taken(rebalance, more))
-        self._last = {node: sorted(answer.get(node, ())) for node in nodes}
+        rebalance: Callable[..., object] = self._inner.rebalance
+        answer = self._call("rebalance", list(nodes), total, **_taken(rebalance, more))
         self._check(answer, nodes, total)
+        self._last = {node: sorted(answer.get(node, ())) for node in nodes}
         return self._last
 
     def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
@@ -89,11 +89,29 @@ class Custom:
             return self.get_shard(key, total) == shard
         return bool(verb(shard, key, **_taken(verb, {"total": total})))
 
-    def _check(self, answer: Mapping[str, Sequence[int]], nodes: Sequence[str], total: int) -> None:
-        if strangers := sorted(set(answer) - set(nodes)):
+    def _call(self, verb: str, *arguments: object, **more: object) -> Any:
+        """Return the result of a method of the user's object.
+
+        :raises ConfigError: the method raised an error, which is named in one line.
+        """
+        try:
+            return getattr(self._inner, verb)(*arguments, **more)
+        except Exception as error:  # whatever the user's method raises
+            message = f"{verb} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+            raise ConfigError(message, field=_FIELD, value=self._path) from error
+
+    def _check(self, answer: object, nodes: Sequence[str], total: int) -> None:
+        if not isinstance(answer, Mapping):
+            message = "rebalance must return a mapping of nodes to lists of shards"
+            raise ConfigError(message, field=_FIELD, value=answer)
+        if strangers := sorted(map(str, set(answer) - set(nodes))):
             message = "assigned shards to nodes that do not exist"
             raise ConfigError(message, field=_FIELD, value=strangers)
-        placed = sorted(shard for shards in answer.values() for shard in shards)
+        try:
+            placed = sorted(shard for shards in answer.values() for shard in shards)
+        except TypeError:
+            message = "rebalance must return a list of numbers of shards for each node"
+            raise ConfigError(message, field=_FIELD, value=self._path) from None
         if nodes and placed != list(range(total)):
             message = f"did not place each of {total} shards once"
             raise ConfigError(message, field=_FIELD, value=self._path)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kubeocean.errors import ConfigError
 from kubeocean.sharding.algorithms.base import ByHash, shards_by_node
@@ -24,6 +25,10 @@ from kubeocean.sharding.balance import plan, weights_of
 from kubeocean.sharding.slots import HASHES, mixed
 
 __all__ = ["ConsistentHash", "Hash", "Slots"]
+
+# Bounds of the ring of `ConsistentHash`: a replica may state any capacity.
+_LARGEST: Final = 1e6
+_MOST_POSITIONS: Final = 100_000
 
 
 class Hash(ByHash):
@@ -82,16 +87,22 @@ class ConsistentHash(ByHash):
         weights: Mapping[int, float] | None = None,
         capacities: Mapping[str, float] | None = None,
     ) -> dict[str, list[int]]:
-        sizes = {node: (capacities or {}).get(node, 1.0) for node in nodes}
+        sizes = {node: min((capacities or {}).get(node, 1.0), _LARGEST) for node in nodes}
         ring = sorted(
             (mixed(f"{node}#{index}"), node)
-            for node, size in sizes.items()
-            for index in range(max(round(self._virtual_nodes * size), 1))
+            for node, positions in self._positions(sizes).items()
+            for index in range(positions)
         )
         room = self._room(sizes, total)
         owners = [_next(ring, mixed(f"shard-{shard}"), room) for shard in range(total)]
         self._last = shards_by_node(owners, nodes)
         return self._last
+
+    def _positions(self, sizes: Mapping[str, float]) -> dict[str, int]:
+        """Return the number of positions of each node on the ring: `virtual_nodes` for a capacity
+        of 1, and fewer if the ring would be too large."""
+        each = min(self._virtual_nodes, _MOST_POSITIONS / (sum(sizes.values()) or 1.0))
+        return {node: max(round(each * size), 1) for node, size in sizes.items()}
 
     def _room(self, sizes: Mapping[str, float], total: int) -> dict[str, float]:
         if self._bound is None:
