@@ -9,12 +9,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from kubeocean.api.fleet.bindings import Binding
-from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.conditions import (
+    STATUS_REPORTED_BACK,
+    STATUS_SYNCED,
+    WorkCondition,
+)
+from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.api.fleet.works import ManifestCondition, Work
 from kubeocean.fleet.status.placement import expected_types
-from kubeocean.fleet.steps import chain_of, first_unfinished
+from kubeocean.fleet.steps import chain_of, first_unfinished, fresh
 from kubeocean.runtime.objects import Condition, find_condition
 
 __all__ = [
@@ -33,9 +38,20 @@ _REPORT_DIFF: Final = (WorkCondition.DIFF_REPORTED,)
 
 
 def placement_problem(placement: Placement) -> Condition | None:
-    """Return the first condition of a placement that is not True; None if it is complete."""
+    """Return the first condition of a placement that is not True; None if it is complete.
+
+    The conditions about copies of statuses come after those of placing. They exist only if the spec
+    asks for copies, so that their absence is no problem.
+    """
+    conditions, generation = placement.status.conditions, placement.metadata.generation
     types = expected_types(placement, placement.status)
-    return _first(placement.status.conditions, types, placement.metadata.generation, "the hub")
+    if (problem := _first(conditions, types, generation, "the hub")) is not None:
+        return problem
+    for type_ in (STATUS_SYNCED, f"{scope_of(placement.key).prefix}{STATUS_REPORTED_BACK}"):
+        condition = fresh(conditions, type_, generation)
+        if condition is not None and condition.status != "True":
+            return condition
+    return None
 
 
 def binding_problem(binding: Binding) -> Condition | None:

@@ -46,7 +46,8 @@ def applying(name: str, extensions: Extensions = OURS) -> Any:
             member,
             namespace=member_namespace(name),
             trackers=extensions.tracker,
-            backoff=Backoff(fast_limit_s=5.0),
+            health_checks=extensions.health_checks({}),
+            backoff=Backoff(slow_limit_s=5.0, fast_limit_s=5.0),
         )
 
     return new

@@ -10,7 +10,12 @@ import pytest
 
 from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement, PlacementStatus
 from kubeocean.api.fleet.policies import PlacementPolicy
-from kubeocean.inspect.fleet import placement_lines, placement_view, placement_views
+from kubeocean.inspect.fleet import (
+    PlacementView,
+    placement_lines,
+    placement_view,
+    placement_views,
+)
 from kubeocean.inspect.format import plain
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.objects import Condition
@@ -91,6 +96,45 @@ def test_the_first_condition_that_is_not_true_is_the_problem(
 ) -> None:
     found = placement_view(placement).problem
     assert (found.type if found is not None else None) == problem
+
+
+@pytest.mark.parametrize(
+    ("prefix", "namespace", "copied"),
+    [
+        (PREFIX, "", "StatusReportedBack"),
+        ("ResourcePlacement", "team", "StatusReportedBack"),
+        (PREFIX, "", "StatusSynced"),
+    ],
+)
+def test_a_copy_of_a_status_that_could_not_be_written_is_the_problem(
+    prefix: str, namespace: str, copied: str
+) -> None:
+    entries = (entry("a", "Scheduled", *APPLIED),)
+
+    def view(*types: str, **options: Any) -> PlacementView:
+        conditions = chain(*types, prefix=prefix, **options)
+        return placement_view(placed(conditions, *entries, namespace=namespace))
+
+    done = ("Scheduled", *APPLIED)
+    failed = view(*done, copied, last="False")
+    assert failed.problem is not None
+    assert failed.problem.type == f"{prefix}{copied}"
+    assert plain(placement_lines([failed], TIME)).splitlines()[1].split()[-1] == "r"
+    assert view(*done, copied).problem is None
+
+    # Placing comes first.
+    late = view("Scheduled", *APPLIED[:-1], copied, last="False").problem
+    assert late is not None
+    assert late.type == f"{prefix}Available"
+
+
+def test_a_copy_of_an_older_status_is_no_problem() -> None:
+    conditions = (
+        *chain("Scheduled", *APPLIED, generation=2),
+        *chain("StatusReportedBack", last="False", generation=1),
+    )
+    placement = placed(conditions, entry("a", "Scheduled", *APPLIED, generation=2), generation=2)
+    assert placement_view(placement).problem is None
 
 
 def test_a_placement_that_only_reports_differences_need_not_be_available() -> None:
