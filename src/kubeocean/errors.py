@@ -55,6 +55,16 @@ __all__ = [
 ]
 
 
+_VALUE_SHOWN: Final = 256  # characters; enough to recognise a wrong value
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a long text, with its length."""
+    if len(text) <= _VALUE_SHOWN:
+        return text
+    return f"{text[:_VALUE_SHOWN]}… of {len(text)} characters"
+
+
 class KubeoceanError(Exception):
     """Base class of the errors that Kubeocean raises on purpose; caught where a program ends."""
 
@@ -72,7 +82,7 @@ class ConfigError(KubeoceanError):
         self.source = source
         where = f"{source}: " if source else ""
         what = f"{field}: " if field else ""
-        shown = "" if value is None else f" (got {value!r})"
+        shown = "" if value is None else f" (got {_short(repr(value))})"
         super().__init__(f"{where}{what}{message}{shown}")
 
 

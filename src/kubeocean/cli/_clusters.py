@@ -169,11 +169,16 @@ async def wait_until_done(
 ) -> State:
     """Show the progress of a wait; return the last state, which is done unless time ran out."""
     from kubeocean.cli._output import progress_for
+    from kubeocean.inspect.format import clean
     from kubeocean.install.wait import settle
     from kubeocean.runtime.clock import RealClock
 
     with progress_for().task(label) as task:
-        state = await settle(read, patience_s=timeout_s, clock=RealClock(), say=task.say)
+        clock = RealClock()
+        # Programs of other clusters wrote parts of the message.
+        state = await settle(
+            read, patience_s=timeout_s, clock=clock, say=lambda message: task.say(clean(message))
+        )
         if not state.done:
             task.give_up()
         return state

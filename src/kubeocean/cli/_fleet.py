@@ -11,16 +11,23 @@ import typer
 if TYPE_CHECKING:
     from kubeocean.api.fleet.clusters import MemberCluster
     from kubeocean.runtime.client import Client
+    from kubeocean.runtime.credentials import AccessSource
 
 __all__ = [
     "HubContextOption",
     "HubOption",
     "MemberArgument",
+    "OnlyHubContextOption",
+    "OnlyHubOption",
     "get_member",
     "hub_client",
+    "hub_words",
     "list_members",
+    "reach_hub",
+    "reach_member",
 ]
 
+# Of commands that connect to a member, too
 HubOption = Annotated[
     str,
     typer.Option(
@@ -39,17 +46,88 @@ HubContextOption = Annotated[
         show_default="its current context",
     ),
 ]
+# Of commands that connect to the hub alone, to which users of other commands write --kubeconfig
+OnlyHubOption = Annotated[
+    str,
+    typer.Option(
+        "--hub-kubeconfig",
+        "--kubeconfig",
+        metavar="FILE",
+        help="Path of the hub's kubeconfig.",
+        show_default="$KUBECONFIG",
+    ),
+]
+OnlyHubContextOption = Annotated[
+    str,
+    typer.Option(
+        "--hub-context",
+        "--context",
+        metavar="NAME",
+        help="Name of the kubeconfig context of the hub.",
+        show_default="its current context",
+    ),
+]
 MemberArgument = Annotated[str, typer.Argument(help="Name of the MemberCluster.")]
+
+
+def reach_hub(kubeconfig: str, context: str) -> AccessSource:
+    """Return the access to the hub, by default as kubectl has it.
+
+    :raises ConfigError: there is no kubeconfig, or the kubeconfig or the context is invalid.
+    """
+    from kubeocean.cli._run import command_line
+    from kubeocean.errors import ConfigError
+    from kubeocean.runtime.kubeconfig import default_paths
+
+    try:
+        return _reach("--hub-kubeconfig", kubeconfig, context)
+    except ConfigError as error:
+        if kubeconfig or any(path.exists() for path in default_paths()):
+            raise
+        local = command_line("kubeconfig")
+        message = f"{error}; name the hub with --hub-kubeconfig, or local clusters with"
+        raise ConfigError(f"{message} export KUBECONFIG=$({local})") from None
+
+
+def hub_words(kubeconfig: str, context: str) -> list[str]:
+    """Return the words that name the same hub in another command line."""
+    given = (("--hub-kubeconfig", kubeconfig), ("--hub-context", context))
+    return [word for option, value in given if value for word in (option, value)]
+
+
+def reach_member(kubeconfig: str, context: str) -> AccessSource:
+    """Return the access to a member cluster, which is never that of the environment.
+
+    :raises ConfigError: the kubeconfig is not named, or the kubeconfig or the context is invalid.
+    """
+    from kubeocean.errors import ConfigError
+
+    if not kubeconfig:
+        raise ConfigError("must name the kubeconfig of the member cluster", source="--kubeconfig")
+    return _reach("--kubeconfig", kubeconfig, context)
+
+
+def _reach(option: str, kubeconfig: str, context: str) -> AccessSource:
+    """Return the access of a kubeconfig context; an error names the option."""
+    from kubeocean.cli._clusters import reach
+    from kubeocean.errors import ConfigError
+
+    try:
+        return reach(kubeconfig, context)
+    except ConfigError as error:
+        if not kubeconfig:
+            raise
+        message = str(error).removeprefix(f"{kubeconfig}: ")
+        raise ConfigError(message, source=f"{option} {kubeconfig}") from None
 
 
 @asynccontextmanager
 async def hub_client(kubeconfig: str, context: str) -> AsyncIterator[Client]:
     """Yield a client of the hub, which is closed at the end of the block."""
-    from kubeocean.cli._clusters import reach
     from kubeocean.runtime.client import Client
     from kubeocean.runtime.transport import HttpTransport
 
-    client = Client(HttpTransport(reach(kubeconfig, context)), cluster="hub")
+    client = Client(HttpTransport(reach_hub(kubeconfig, context)), cluster="hub")
     try:
         yield client
     finally:
@@ -77,11 +155,13 @@ async def list_members(hub: Client) -> list[MemberCluster]:
 async def get_member(hub: Client, name: str) -> MemberCluster:
     """Return a MemberCluster.
 
-    :raises ConfigError: there is none of that name, or the cluster is no hub.
+    :raises ConfigError: there is none of that name, there cannot be one, or the cluster is no hub.
     """
     from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.cli._readers import checked_name
     from kubeocean.errors import ConfigError, NotFound
 
+    checked_name(name, "NAME")
     try:
         return await hub.get(MEMBER_CLUSTERS, name)
     except NotFound:

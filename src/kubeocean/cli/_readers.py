@@ -21,6 +21,7 @@ __all__ = [
     "BindingArgument",
     "PatienceOption",
     "Where",
+    "checked_name",
     "complete_binding",
     "complete_node",
     "complete_place",
@@ -107,16 +108,44 @@ def key_of(
 ) -> Key:
     """Return the object that `[NAMESPACE/]NAME` and the option for its namespace name.
 
-    :raises ConfigError: they name two namespaces.
+    :raises ConfigError: they name two namespaces, or no object can have the name.
     """
     from kubeocean.errors import ConfigError
     from kubeocean.runtime.objects import Key
 
     namespace, slash, name = argument.rpartition("/")
+    if slash and (not namespace or "/" in namespace):
+        raise ConfigError("must be NAME or NAMESPACE/NAME", field=field, value=argument)
     if slash and option not in ("", namespace):
         message = f"is not in {option}, the value of {options}"
         raise ConfigError(message, field=field, value=argument)
+    checked_name(name, field)
+    if namespace:
+        checked_name(namespace, field)
+    elif option:
+        checked_name(option, options)
     return Key(namespace or option or default, name)
+
+
+def checked_name(written: str, field: str) -> str:
+    """Return a name of an object as a user wrote it, if an object can have it.
+
+    :raises ConfigError: the name is empty, too long, or has other characters.
+    """
+    from kubeocean.errors import ConfigError
+    from kubeocean.runtime.selectors import check_subdomain
+
+    if not written:
+        raise ConfigError("must not be empty", field=field, value=written)
+    try:
+        check_subdomain(written)
+    except ConfigError:
+        message = (
+            "is no name of an object: lowercase letters, digits, dashes and dots,"
+            " at most 253 characters"
+        )
+        raise ConfigError(message, field=field, value=written) from None
+    return written
 
 
 def complete_binding(ctx: typer.Context, incomplete: str) -> list[str]:

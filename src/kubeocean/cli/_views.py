@@ -6,7 +6,7 @@ The environment variable NO_COLOR turns colours off (no-color.org).
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kubeocean.inspect.format import Line
 
 __all__ = ["console", "on_terminal", "print_lines", "print_page", "styled"]
+
+_LONGEST_LINE: Final = 4000  # characters
 
 
 def on_terminal() -> bool:
@@ -37,11 +39,14 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 
 def print_page(lines: Iterable[str]) -> None:
-    """Print lines of text without control characters, which other people's clusters may contain."""
-    from kubeocean.inspect.format import clean
+    """Print lines of text without control characters, and without the end of very long ones.
+
+    Programs of other clusters wrote parts of them.
+    """
+    from kubeocean.inspect.format import brief, clean
 
     for line in lines:
-        typer.echo(clean(line))
+        typer.echo(clean(brief(line, _LONGEST_LINE)))
 
 
 def console() -> Console:

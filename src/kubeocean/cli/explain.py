@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
+from kubeocean.cli._fleet import OnlyHubContextOption, OnlyHubOption
 from kubeocean.cli._output import FormatOption, OutputFormat, print_document
-from kubeocean.cli._readers import complete_binding, complete_node, complete_pod, key_of
+from kubeocean.cli._readers import (
+    checked_name,
+    complete_binding,
+    complete_node,
+    complete_pod,
+    key_of,
+)
 from kubeocean.cli._run import run
 from kubeocean.cli._views import print_page
 
@@ -138,8 +145,8 @@ def placement(
             "--namespace", "-n", metavar="NAME", help="Namespace of the ResourcePlacement."
         ),
     ] = "",
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = "",
+    kubeconfig: OnlyHubOption = "",
+    context: OnlyHubContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = OutputFormat.TEXT,
 ) -> None:
@@ -168,8 +175,8 @@ def work(
         str,
         typer.Option("--member", metavar="NAME", help="Name of the member that the Work is for."),
     ] = "",
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = "",
+    kubeconfig: OnlyHubOption = "",
+    context: OnlyHubContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = OutputFormat.TEXT,
 ) -> None:
@@ -180,6 +187,8 @@ def work(
         from kubeocean.inspect.explain.fleet_reading import find_work, read_work
         from kubeocean.inspect.explain.work import explain_work
 
+        if member:
+            checked_name(member, "--member")
         namespace = member_namespace(member) if member else ""
         key = key_of(name, namespace, default="", field="work", options="--member")
         if not key.namespace:
@@ -192,8 +201,8 @@ def work(
 @explain.command()
 def member(
     name: Annotated[str, typer.Argument(help="Name of a MemberCluster.")],
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = "",
+    kubeconfig: OnlyHubOption = "",
+    context: OnlyHubContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = OutputFormat.TEXT,
 ) -> None:
@@ -203,6 +212,7 @@ def member(
         from kubeocean.inspect.explain.fleet_reading import read_member
         from kubeocean.inspect.explain.member import explain_member
 
+        checked_name(name, "NAME")
         return explain_member(await read_member(reader.computing, name))
 
     _explain(explained, kubeconfig, context, label_domain, "UTC", output)
@@ -221,16 +231,17 @@ def _explain(
     async def work() -> None:
         from datetime import UTC
 
-        from kubeocean.api.group import Domain
         from kubeocean.inspect.explain.reading import ExplainReader
         from kubeocean.inspect.explain.report import ExplanationRule, document, page
         from kubeocean.leasing.windows import zone_of
+        from kubeocean.process.flags import domain
         from kubeocean.worker_access.client import retrying_client
 
         async with AsyncExitStack() as stack:
             computing = retrying_client(reach(kubeconfig, context), "computing", stack)
             zone = UTC if time_zone == "UTC" else zone_of(time_zone, local=UTC, field="--time-zone")
-            reader = ExplainReader(computing, zone=zone, domain=Domain(label_domain))
+            known = domain(label_domain, "--label-domain")
+            reader = ExplainReader(computing, zone=zone, domain=known)
             stack.push_async_callback(reader.close)
             with _waiting(quiet=output is not OutputFormat.TEXT):
                 explanation = await explained(reader)

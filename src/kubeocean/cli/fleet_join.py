@@ -17,11 +17,17 @@ from kubeocean.cli._clusters import (
     applier,
     give_up,
     print_result,
-    reach,
     wait_until_done,
 )
-from kubeocean.cli._fleet import HubContextOption, HubOption, list_members
-from kubeocean.cli._run import command_line, run
+from kubeocean.cli._fleet import (
+    HubContextOption,
+    HubOption,
+    hub_words,
+    list_members,
+    reach_hub,
+    reach_member,
+)
+from kubeocean.cli._run import command_line, interruptible, run
 
 if TYPE_CHECKING:
     from kubeocean.install.apply import Applier
@@ -76,7 +82,6 @@ def join(
     """
 
     async def work() -> None:
-        from kubeocean.api.group import Domain
         from kubeocean.errors import ConfigError
         from kubeocean.fleet.membership.plan import name_problem
         from kubeocean.install.agentless import AgentlessJoin
@@ -90,27 +95,31 @@ def join(
             token_secret,
         )
         from kubeocean.install.values import IMAGE, Values
+        from kubeocean.process.flags import domain as parse_domain
 
         if problem := name_problem(name):
             raise ConfigError(problem, field="NAME", value=name)
         if agentless and (image or hub_url):
             option = "--image" if image else "--hub-url"
             raise ConfigError("has no effect with --agentless; leave it out", source=option)
-        domain = Domain(label_domain)
+        _check_url(hub_url)
+        domain = parse_domain(label_domain, "--label-domain")
         values = Values(domain=domain, image=image or IMAGE)
+        see = command_line("explain", "member", name, *hub_words(hub_kubeconfig, hub_context))
         async with AsyncExitStack() as stack:
             connect = partial(applier, stack=stack, domain=domain, force=force_conflicts)
-            hub_source = reach(hub_kubeconfig, hub_context)
+            hub_source = reach_hub(hub_kubeconfig, hub_context)
             hub = connect(hub_source, cluster="hub")
-            member_source = reach(kubeconfig, context)
+            member_source = reach_member(kubeconfig, context)
             member = connect(member_source, cluster="member")
             members = await list_members(hub.client)
             if agentless:
                 access = member_source.current()
                 joining = AgentlessJoin(name, hub, member, access, domain=domain)
-                await joining.run(heartbeat, print_result)
+                with interruptible(lambda: f"objects of {name} may be written in part"):
+                    await joining.run(heartbeat, print_result)
                 if wait:
-                    await _wait(hub, name, timeout)
+                    await _wait(hub, name, timeout, see=see)
                     typer.echo(f"{name} has joined")
                 return
             authority = (member_source.current().ca or b"").decode("utf-8", "replace")
@@ -118,17 +127,31 @@ def join(
                 raise ConfigError(problem, field="NAME", value=name)
             connection = HubConnection.from_access(name, hub_source.current(), hub_url)
             identity = member_identity(name, domain)
-            for body in (identity, member_cluster(name, heartbeat_s=heartbeat)):
-                print_result("hub", body, await hub.apply(body))
-            await member.apply_all(member_objects(domain), partial(print_result, "member"))
-            token = await _token(hub, name)
-            for body in (token_secret(token, domain), member_deployment(values, connection)):
-                print_result("member", body, await member.apply(body))
+            with interruptible(lambda: f"objects of {name} may be written in part"):
+                for body in (identity, member_cluster(name, heartbeat_s=heartbeat)):
+                    print_result("hub", body, await hub.apply(body))
+                await member.apply_all(member_objects(domain), partial(print_result, "member"))
+                token = await _token(hub, name)
+                for body in (token_secret(token, domain), member_deployment(values, connection)):
+                    print_result("member", body, await member.apply(body))
             if wait:
-                await _wait(hub, name, timeout)
+                await _wait(hub, name, timeout, see=see, agent=member)
                 typer.echo(f"{name} has joined")
 
     run(work)
+
+
+def _check_url(hub_url: str) -> None:
+    """Check the URL of the hub before it is written into the member.
+
+    :raises ConfigError: the URL is given, and is not one of an API server with TLS.
+    """
+    from kubeocean.errors import ConfigError
+    from kubeocean.runtime.access import split_url
+
+    if hub_url and ((parts := split_url(hub_url)) is None or parts.scheme != "https"):
+        message = "must be a URL such as https://hub.example.com:6443"
+        raise ConfigError(message, source="--hub-url", value=hub_url)
 
 
 async def _agent(member: Applier) -> Json | None:
@@ -164,11 +187,16 @@ async def _token(hub: Applier, name: str) -> str:
     return str(answer["status"]["token"])
 
 
-async def _wait(hub: Applier, name: str, timeout: float) -> None:
+async def _wait(
+    hub: Applier, name: str, timeout: float, *, see: str, agent: Applier | None = None
+) -> None:
+    """Wait until the member has joined; `agent` is the cluster whose Deployment is its agent."""
     from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
     from kubeocean.errors import NotFound
     from kubeocean.inspect.fleet import cluster_view
-    from kubeocean.install.wait import State
+    from kubeocean.install.fleet import MEMBER_ACCOUNT
+    from kubeocean.install.wait import State, deployment_trouble
     from kubeocean.runtime.clock import RealClock
 
     async def read() -> State:
@@ -177,10 +205,15 @@ async def _wait(hub: Applier, name: str, timeout: float) -> None:
         except NotFound:
             return State("the hub has not created the MemberCluster yet")
         view = cluster_view(member, RealClock().now())
-        message = "; ".join(filter(None, (view.state, view.health_message, *view.problems)))
-        return State(message, done=view.state == "Joined")
+        if view.state == "Joined":
+            return State(view.state, done=True)
+        trouble = ""
+        if agent is not None:
+            trouble = await deployment_trouble(agent, MEMBER_ACCOUNT, SYSTEM_NAMESPACE)
+        reasons = (view.state, view.health_message, *view.problems, trouble and f"agent: {trouble}")
+        return State("; ".join(filter(None, reasons)))
 
-    state = await wait_until_done(read, f"{name} joins", timeout)
+    with interruptible(lambda: f"{name} is joining; the hub and the member continue"):
+        state = await wait_until_done(read, f"{name} joins", timeout)
     if not state.done:
-        see = command_line("fleet", "clusters", name)
         give_up(name, state.message, timeout, see=see)

@@ -57,12 +57,13 @@ def leave(
 
     async def work() -> None:
         from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
-        from kubeocean.api.group import Domain
-        from kubeocean.errors import NotFound
+        from kubeocean.errors import NotFound, printable
         from kubeocean.inspect.fleet import cluster_view
         from kubeocean.install.wait import State
+        from kubeocean.process.flags import domain as parse_domain
         from kubeocean.runtime.clock import RealClock
 
+        domain = parse_domain(label_domain, "--label-domain")
         async with hub_client(hub_kubeconfig, hub_context) as hub:
             member = await get_member(hub, name)
             binding = await _binding(hub, member) if kubeconfig else None
@@ -85,9 +86,10 @@ def leave(
             with interruptible(lambda: f"{name} is leaving; the hub continues"):
                 state = await wait_until_done(read, f"{name} leaves", timeout)
         if state.done and binding is not None:
-            await _revoke(binding, kubeconfig, context, Domain(label_domain))
+            await _revoke(binding, kubeconfig, context, domain)
         if not state.done:
-            typer.echo(f"{name}: has not left after {timeout:g} s: {state.message}", err=True)
+            message = printable(state.message)
+            typer.echo(f"{name}: has not left after {timeout:g} s: {message}", err=True)
             raise typer.Exit(NOT_YET)
         typer.echo(f"{name} has left")
 
@@ -116,10 +118,11 @@ async def _binding(hub: Client, member: MemberCluster) -> ClusterBinding:
 async def _revoke(binding: ClusterBinding, kubeconfig: str, context: str, domain: Domain) -> None:
     from contextlib import AsyncExitStack
 
-    from kubeocean.cli._clusters import applier, print_result, reach
+    from kubeocean.cli._clusters import applier, print_result
+    from kubeocean.cli._fleet import reach_member
     from kubeocean.install.agentless import revoke
 
     async with AsyncExitStack() as stack:
-        source = reach(kubeconfig, context)
+        source = reach_member(kubeconfig, context)
         worker = applier(source, cluster="worker", stack=stack, domain=domain, force=False)
         await revoke(binding, worker, print_result, domain=domain)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._fleet import (
-    HubContextOption,
-    HubOption,
     MemberArgument,
+    OnlyHubContextOption,
+    OnlyHubOption,
     get_member,
     hub_client,
     list_members,
@@ -28,14 +28,14 @@ _TRIES: Final = 10  # the hub writes the status of a MemberCluster at each heart
 
 
 def cordon(
-    name: MemberArgument, hub_kubeconfig: HubOption = "", hub_context: HubContextOption = ""
+    name: MemberArgument, hub_kubeconfig: OnlyHubOption = "", hub_context: OnlyHubContextOption = ""
 ) -> None:
     """Taint a member, so that no further placement picks it; objects that are placed on it stay."""
     run(lambda: _taint(name, hub_kubeconfig, hub_context, cordon=True))
 
 
 def uncordon(
-    name: MemberArgument, hub_kubeconfig: HubOption = "", hub_context: HubContextOption = ""
+    name: MemberArgument, hub_kubeconfig: OnlyHubOption = "", hub_context: OnlyHubContextOption = ""
 ) -> None:
     """Remove the taint of `fleet cordon` from a member; other taints stay."""
     run(lambda: _taint(name, hub_kubeconfig, hub_context, cordon=False))
@@ -106,11 +106,12 @@ def _cordon() -> Json:
 
 def clusters(
     name: Annotated[
-        str, typer.Argument(help="Show only the MemberCluster of this name.", show_default="all")
-    ] = "",
+        str | None,
+        typer.Argument(help="Show only the MemberCluster of this name.", show_default="all"),
+    ] = None,
     output: FormatOption = OutputFormat.TEXT,
-    hub_kubeconfig: HubOption = "",
-    hub_context: HubContextOption = "",
+    hub_kubeconfig: OnlyHubOption = "",
+    hub_context: OnlyHubContextOption = "",
 ) -> None:
     """Show health, version, capacity and taints of members; with JSON also their properties."""
 
@@ -120,10 +121,10 @@ def clusters(
         from kubeocean.runtime.clock import RealClock
 
         async with hub_client(hub_kubeconfig, hub_context) as hub:
-            if name:
-                members = [await get_member(hub, name)]
-            else:
+            if name is None:
                 members = await list_members(hub)
+            else:
+                members = [await get_member(hub, name)]
         now = RealClock().now()
         views = cluster_views(members, now)
         if output.is_document:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kubeocean.cli._fleet import HubContextOption, HubOption, hub_client
+from kubeocean.cli._fleet import OnlyHubContextOption, OnlyHubOption, hub_client
 from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._run import run
 
@@ -32,8 +32,8 @@ def placements(
         ),
     ] = "",
     output: FormatOption = OutputFormat.TEXT,
-    hub_kubeconfig: HubOption = "",
-    hub_context: HubContextOption = "",
+    hub_kubeconfig: OnlyHubOption = "",
+    hub_context: OnlyHubContextOption = "",
 ) -> None:
     """Show placements: their clusters, how far they are, and the first reason if not complete.
 
@@ -41,11 +41,14 @@ def placements(
     """
 
     async def work() -> None:
+        from kubeocean.cli._readers import checked_name
         from kubeocean.cli._views import print_lines
         from kubeocean.inspect.fleet import placement_lines, placement_views, read_placements
         from kubeocean.inspect.snapshot import failures, known
         from kubeocean.runtime.clock import RealClock
 
+        if namespace:
+            checked_name(namespace, "--namespace")
         async with hub_client(hub_kubeconfig, hub_context) as hub:
             parts = await read_placements(hub, namespace)
         views = placement_views(each for part in parts for each in known(part, ()))
@@ -75,8 +78,8 @@ def tree(
         ),
     ] = "",
     output: FormatOption = OutputFormat.TEXT,
-    hub_kubeconfig: HubOption = "",
-    hub_context: HubContextOption = "",
+    hub_kubeconfig: OnlyHubOption = "",
+    hub_context: OnlyHubContextOption = "",
 ) -> None:
     """Show a placement with its snapshots, bindings, Works and objects, and the state of each.
 

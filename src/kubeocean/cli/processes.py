@@ -79,7 +79,7 @@ def run_process(
         parsed = parse(settings, words)
     except ConfigError as error:
         code = fail(error, _USAGE)
-        typer.echo(f"To list all flags, run: {command_line(name, '--help')}", err=True)
+        typer.echo(f"To list all flags, run: {command_line(*name.split(), '--help')}", err=True)
         raise typer.Exit(code) from None
     if parsed is None:  # --help
         typer.echo(usage(settings, program=f"kubeocean {name}", about=about))

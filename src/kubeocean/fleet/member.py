@@ -24,6 +24,7 @@ from kubeocean.fleet.agent.protocols import PropertyProvider
 from kubeocean.fleet.agent.tokens import refused_credential
 from kubeocean.fleet.applier import WorkApplier
 from kubeocean.fleet.extensions import chosen
+from kubeocean.fleet.membership.plan import name_problem
 from kubeocean.fleet.properties.prices import BUILT_IN, PriceList, read_prices
 from kubeocean.fleet.settings import MemberSettings
 from kubeocean.process.replicas import Replica
@@ -79,9 +80,7 @@ class MemberProgram:
         settings, metrics = self._settings, self._metrics
         if ignored := list(settings.without_effect()):
             _log.warning("Ignored flags without effect", flags=ignored)
-        name = settings.member_name or self._environ.get(ENV_MEMBER_NAME, "")
-        if not name:
-            raise ConfigError("must be set to the name of the member", source=ENV_MEMBER_NAME)
+        name = self._member_name()
         self._replica = Replica(
             settings,
             _SERVICE,
@@ -114,6 +113,16 @@ class MemberProgram:
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )
+
+    def _member_name(self) -> str:
+        flag, variable = self._settings.member_name, self._environ.get(ENV_MEMBER_NAME, "")
+        name = flag or variable
+        if not name:
+            raise ConfigError("must be set to the name of the member", source=ENV_MEMBER_NAME)
+        if problem := name_problem(name):
+            source = "--member-name" if flag else ENV_MEMBER_NAME
+            raise ConfigError(problem, source=source, value=name)
+        return name
 
     def _applier(self, hub: Client, member: Client, name: str) -> WorkApplier:
         settings, extensions = self._settings, chosen(self._settings.status_extensions)

@@ -28,6 +28,7 @@ __all__ = [
     "ago",
     "amount",
     "amounts",
+    "brief",
     "clean",
     "edge",
     "few",
@@ -190,6 +191,11 @@ def line(text: str, tone: Tone = Tone.PLAIN) -> Line:
 def clean(text: str) -> str:
     """Replace each character that cannot be printed by a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def brief(text: str, longest: int) -> str:
+    """Return a text that another program wrote, cut to `longest` characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -33,6 +33,7 @@ from kubeocean.runtime.objects import Json, Untyped
 from kubeocean.syncer.cleanup.diff import Difference
 
 __all__ = [
+    "ADMINISTRATOR",
     "NOT_REQUESTED",
     "FleetSnapshot",
     "MissingPart",
@@ -72,6 +73,7 @@ class NotRead:
 
 SnapshotPart: TypeAlias = T | NotRead
 NOT_REQUESTED: Final = NotRead("", "the part was not requested")
+ADMINISTRATOR: Final = "do everything, as an administrator"  # a right that includes all others
 
 
 def known(part: T | NotRead, otherwise: D) -> T | D:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.group import DEFAULT, FLEET_MEMBER, Domain
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.install.apply import Applier, ApplyResult
@@ -20,7 +21,7 @@ from kubeocean.install.values import WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import SECRETS_WITH_DATA
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, controller_of
 
 __all__ = ["AgentlessJoin", "revoke"]
 
@@ -45,9 +46,11 @@ class AgentlessJoin:
     async def run(self, heartbeat_s: int, report: Report) -> None:
         """Grant the binding's credential permissions in the worker, and annotate the binding.
 
-        :raises ConfigError: there is no such binding, or `access` leads to another cluster.
+        :raises ConfigError: there is no such binding, `access` leads to another cluster, or a
+            member with an agent has the name.
         """
         binding = await self._binding()
+        await self._check_member(binding)
         values = WorkerValues(domain=self._domain, namespace=binding.spec.mount_namespace)
         await self._worker.apply_all(agentless_objects(values), partial(report, "worker"))
         annotations = {
@@ -62,6 +65,17 @@ class AgentlessJoin:
         patch = MergePatch({"metadata": {"uid": binding.uid, "annotations": changed}})
         await self._hub.client.patch(CLUSTER_BINDINGS, self._name, patch)
         report("hub", body, ApplyResult.CHANGED)
+
+    async def _check_member(self, binding: ClusterBinding) -> None:
+        """Check that the hub, which leaves members of others alone, can create the member."""
+        try:
+            member = await self._hub.client.get(MEMBER_CLUSTERS, self._name)
+        except NotFound:
+            return
+        owner = controller_of(member)
+        if not member.deleting and (owner is None or owner.uid != binding.uid):
+            message = f"is a member with an agent; run kubeocean fleet leave {self._name} first"
+            raise ConfigError(message, source="NAME", value=self._name)
 
     async def _binding(self) -> ClusterBinding:
         """Return the ClusterBinding, after checking that it belongs to the worker of `access`."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api import group
+from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS, MemberCluster
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
@@ -51,7 +52,7 @@ from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import container, metrics_flags, pod_spec
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.objects import Json, Resource, Untyped
+from kubeocean.runtime.objects import Json, Resource, Untyped, controller_of
 
 __all__ = [
     "DEPLOYMENTS",
@@ -244,6 +245,13 @@ def join_problem(
             f"cannot be joined by a cluster that is the member {own}; run kubeocean fleet leave"
             f" {own} first"
         )
+    if name in present:
+        owner = controller_of(present[name])
+        if owner is not None and owner.kind == CLUSTER_BINDINGS.kind:
+            return (
+                "is a member without an agent, served by the syncer of its binding;"
+                f" run kubeocean fleet leave {name} first"
+            )
     if own != name and name in present:
         reported = present[name].status.properties.get(PROPERTY_CERTIFICATE_AUTHORITY)
         if reported is not None and authority and reported.value.strip() != authority.strip():

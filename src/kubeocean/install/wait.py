@@ -23,6 +23,7 @@ from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 __all__ = [
     "State",
     "bound",
+    "deployment_trouble",
     "manager_state",
     "manager_trouble",
     "rollout",
@@ -89,15 +90,20 @@ def rollout(deployment: Json) -> State:
 
 async def manager_trouble(applier: Applier, domain: Domain) -> str:
     """Return why the manager does not run; "" if its Deployment is available."""
-    client, namespace = applier.client, domain.system_namespace
+    return await deployment_trouble(applier, domain.manager, domain.system_namespace)
+
+
+async def deployment_trouble(applier: Applier, name: str, namespace: str) -> str:
+    """Return why a program of ours does not run; "" if its Deployment is available."""
+    client = applier.client
     try:
-        stored = await client.get(_DEPLOYMENTS, domain.manager, namespace, keep_raw=True)
+        stored = await client.get(_DEPLOYMENTS, name, namespace, keep_raw=True)
     except NotFound:
-        return f"Deployment {namespace}/{domain.manager} does not exist"
+        return f"Deployment {namespace}/{name} does not exist"
     state = rollout(stored.content())
     if state.done:
         return ""
-    selector = f"{APP_NAME}={domain.manager}"
+    selector = f"{APP_NAME}={name}"
     pods = await client.list(_PODS, namespace, labels=selector, keep_raw=True)
     return trouble(stored.content(), [each.content() for each in pods.items]) or state.message
 

@@ -18,6 +18,7 @@ from kubeocean.cli._output import (
     ViewFormatOption,
     print_document,
 )
+from kubeocean.cli._views import print_page
 from kubeocean.local.state import ClusterState
 
 
@@ -56,3 +57,13 @@ def test_a_command_takes_only_the_formats_that_it_offers(option: Any, formats: l
         assert (result.exit_code, result.output == f"{name}\n") == (
             (0, True) if name in formats else (2, False)
         )
+
+
+def test_a_page_has_no_control_characters_and_no_very_long_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_page(["short", "\x1b[2J" + "x" * 1_048_576])
+    short, long = capsys.readouterr().out.splitlines()
+    assert short == "short"
+    assert long.startswith(" [2Jx")
+    assert len(long) == 4000

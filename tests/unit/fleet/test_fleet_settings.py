@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from kubeocean.fleet.admission.configurations import WebhookSet
 from kubeocean.fleet.admission.guard_rail import GuardRail
 from kubeocean.fleet.admission.policies import PolicyConfig
 from kubeocean.fleet.admission.settings import AdmissionSettings
+from kubeocean.fleet.member import MemberProgram
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.runtime.flags import parse
 from kubeocean.runtime.objects import Key
@@ -198,3 +201,23 @@ def test_only_the_composition_knows_the_switch_of_extensions() -> None:
     # A member without an agent is composed of a syncer's settings and parts.
     agentless = {"cli/_agentless.py", "syncer/settings.py"}
     assert users == {f"fleet/{name}" for name in allowed} | agentless
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "message"),
+    [
+        ((), "", "MEMBER_CLUSTER_NAME: must be set to the name of the member"),
+        ((), "Ü", "MEMBER_CLUSTER_NAME: the namespace fleet-member-Ü cannot exist"),
+        ((), "a/b", "MEMBER_CLUSTER_NAME: the namespace fleet-member-a/b cannot exist"),
+        (("--member-name=a.b",), "b", "--member-name: the namespace fleet-member-a.b cannot exist"),
+        ((), "x" * 51, "MEMBER_CLUSTER_NAME: the name has 51 characters and may have 50"),
+    ],
+)
+def test_an_agent_does_not_start_with_a_name_that_no_member_can_have(
+    words: tuple[str, ...], variable: str, message: str
+) -> None:
+    settings = parse(MemberSettings, words)
+    assert settings is not None
+    program = MemberProgram(settings, {"MEMBER_CLUSTER_NAME": variable}, AsyncExitStack())
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        program.prepare()

@@ -35,7 +35,7 @@ from kubeocean.install.roles import ALL_ADD_ONS, worker_rights
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.flags import parse
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, OwnerReference
 
 ACCESS = Access("https://hub.example", ca=b"PEM")
 
@@ -153,6 +153,17 @@ def test_a_cluster_joins_under_one_name_and_a_name_is_of_one_cluster() -> None:
     # KubeFleet's agent runs in the same cluster, and Kubeocean's takes its place.
     assert join_problem("a", joined, None, "PEM of a\n") == ""
     assert join_problem("b", joined, None, "PEM of another") == ""  # b has not joined yet
+
+
+def test_an_agent_does_not_join_as_a_member_that_a_syncer_serves() -> None:
+    owner = OwnerReference("cloud.tencent.com/v1beta1", "ClusterBinding", "a", "uid", True)
+    without_agent = member("a", "PEM of a")
+    meta = msgspec.structs.replace(without_agent.metadata, owner_references=(owner,))
+    served = [msgspec.structs.replace(without_agent, metadata=meta)]
+    problem = join_problem("a", served, None, "PEM of a")
+    assert problem.startswith("is a member without an agent")
+    assert "kubeocean fleet leave a" in problem
+    assert join_problem("b", served, None, "PEM of b") == ""
 
 
 def test_an_agent_without_a_name_is_of_no_member() -> None:

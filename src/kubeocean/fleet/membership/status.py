@@ -1,8 +1,12 @@
-"""The status of a MemberCluster: the report of its agents, and the conditions of the hub. Pure."""
+"""The status of a MemberCluster: the report of its agents, and the conditions of the hub. Pure.
+
+Members write their reports themselves, so the hub copies only as much of a report as fits into a
+MemberCluster together with the hub's own conditions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -12,9 +16,12 @@ from kubeocean.api.fleet.clusters import (
     InternalMemberCluster,
     MemberCluster,
     MemberStatus,
+    PropertyValue,
+    ResourceUsage,
 )
 from kubeocean.api.fleet.conditions import MemberCondition, MemberReason
 from kubeocean.fleet.membership.plan import agents_have_joined, agents_have_left
+from kubeocean.fleet.status.fitting import stored_size
 from kubeocean.runtime.events import EventType
 from kubeocean.runtime.objects import Condition, find_condition, set_condition
 
@@ -23,26 +30,67 @@ __all__ = ["StatusChange", "copy_report", "hub_conditions", "status_changes", "w
 _READY: Final = MemberCondition.READY_TO_JOIN
 _JOINED: Final = MemberCondition.JOINED
 
+# Limits of a report in bytes as JSON: etcd accepts objects of 1.5 MiB, and an object has the name
+# of each property twice, because its metadata lists the fields of each writer
+_MOST_PROPERTIES: Final = 300_000
+_MOST_NAMESPACES: Final = 200_000
+_MOST_USAGE: Final = 50_000
+_MOST_CONDITIONS: Final = 32
+_MOST_AGENTS: Final = 4
+_MOST_AGENT_CONDITIONS: Final = 8
+_LONGEST_TEXT: Final = 1000  # characters of a message
+
 
 def copy_report(member: MemberCluster, internal: InternalMemberCluster) -> MemberStatus:
     """Return the member's status with the report of its agents.
 
     `agentStatus` stays as it is while no agent has reported. Everything else is replaced, also by
-    nothing. Conditions are merged one by one, and get the generation of the MemberCluster.
+    nothing. Conditions are merged one by one, and get the generation of the MemberCluster. Of a
+    report that is too large, the longest properties and other parts are left out.
     """
     report, generation = internal.status, member.metadata.generation
     conditions = member.status.conditions
     for condition in report.conditions:
-        conditions = _merged(conditions, _of_generation(condition, generation))
-    agents = tuple(_agent_of_generation(agent, generation) for agent in report.agent_status)
-    return msgspec.structs.replace(
-        report, conditions=conditions, agent_status=agents or member.status.agent_status
+        conditions = _merged(conditions, _copied(condition, generation))
+    agents = tuple(_copied_agent(agent, generation) for agent in report.agent_status[:_MOST_AGENTS])
+    fits = report.namespaces is None or stored_size(report.namespaces) <= _MOST_NAMESPACES
+    usage = report.resource_usage
+    return MemberStatus(
+        conditions=conditions,
+        properties=_fitting(report.properties),
+        resource_usage=usage if stored_size(usage) <= _MOST_USAGE else ResourceUsage(),
+        namespaces=report.namespaces if fits else None,
+        agent_status=agents or member.status.agent_status,
     )
 
 
-def _agent_of_generation(agent: AgentStatus, generation: int) -> AgentStatus:
-    conditions = tuple(_of_generation(each, generation) for each in agent.conditions)
-    return msgspec.structs.replace(agent, conditions=conditions)
+def _copied_agent(agent: AgentStatus, generation: int) -> AgentStatus:
+    conditions = tuple(
+        _copied(each, generation) for each in agent.conditions[:_MOST_AGENT_CONDITIONS]
+    )
+    return AgentStatus(agent.type[:_LONGEST_TEXT], conditions, agent.last_received_heartbeat)
+
+
+def _copied(condition: Condition, generation: int) -> Condition:
+    """Return a condition of a report for a MemberCluster of this generation."""
+    message = condition.message
+    if len(message) > _LONGEST_TEXT:
+        message = f"{message[:_LONGEST_TEXT]}…"
+    return msgspec.structs.replace(condition, message=message, observed_generation=generation)
+
+
+def _fitting(properties: Mapping[str, PropertyValue]) -> dict[str, PropertyValue]:
+    """Return the properties; without the largest if all are too large together."""
+    if stored_size(properties) <= _MOST_PROPERTIES:
+        return dict(properties)
+    sizes = {name: stored_size({name: value}) for name, value in properties.items()}
+    kept, left = set[str](), _MOST_PROPERTIES
+    for name in sorted(sizes, key=lambda each: (sizes[each], each)):
+        left -= sizes[name]
+        if left < 0:
+            break
+        kept.add(name)
+    return {name: value for name, value in properties.items() if name in kept}
 
 
 def _of_generation(condition: Condition, generation: int) -> Condition:
@@ -50,9 +98,12 @@ def _of_generation(condition: Condition, generation: int) -> Condition:
 
 
 def _merged(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
-    """Return the conditions with `new` set, keeping the transition time that the agent wrote."""
+    """Return the conditions with `new` set, keeping the transition time that the agent wrote.
+
+    Conditions are never removed, so no more types are added once there are many.
+    """
     if find_condition(conditions, new.type) is None:
-        return (*conditions, new)
+        return (*conditions, new) if len(conditions) < _MOST_CONDITIONS else conditions
     return tuple(new if each.type == new.type else each for each in conditions)
 
 

@@ -34,9 +34,9 @@ from kubeocean.api.fleet.placements import (
     PlacementStatus,
     ResourceIdentifier,
 )
-from kubeocean.api.fleet.schema import document
 from kubeocean.api.fleet.snapshots import PolicySnapshot
 from kubeocean.api.fleet.strategies import RolloutStrategyType
+from kubeocean.fleet.status.fitting import MOST_BYTES, fair_share, fitted, stored_size
 from kubeocean.fleet.steps import Judgement, chain_of, settle, walk
 from kubeocean.runtime.objects import Condition, find_condition, set_condition
 
@@ -49,8 +49,6 @@ __all__ = [
     "placement_status",
     "trimmed",
 ]
-
-_MOST_BYTES: Final = 1_000_000  # limit of a status; etcd accepts 1.5 MiB
 
 _DONE: Final[Mapping[str, str]] = {
     ROLLOUT_STARTED.name: "The rollout has started on {count}",
@@ -187,10 +185,10 @@ def _judge(step: Step, picked: Sequence[ClusterPlacementStatus], *, awaits_run: 
     if failed := statuses.count("False"):
         message = _NOT_DONE[step.name].format(count=_count(failed))
         return Judgement("False", step.placement.false, message)
-    reason = step.placement.true
+    count = _count(len(picked))
     if step is OVERRIDDEN and not any(map(_has_overrides, picked)):
-        reason = PlacementReason.NO_OVERRIDE
-    return Judgement("True", reason, _DONE[step.name].format(count=_count(len(picked))))
+        return Judgement("True", PlacementReason.NO_OVERRIDE, f"No override applies to {count}")
+    return Judgement("True", step.placement.true, _DONE[step.name].format(count=count))
 
 
 def _awaits_run(index: str, picked: Iterable[ClusterPlacementStatus]) -> bool:
@@ -218,8 +216,12 @@ def _type(placement: Placement, step: Step) -> str:
 
 
 def trimmed(status: PlacementStatus) -> PlacementStatus:
-    """Return a status that fits etcd: a large one loses the messages of True conditions."""
-    if len(msgspec.json.encode(document(status))) <= _MOST_BYTES:
+    """Return a status that fits etcd.
+
+    A large status loses the messages of True conditions, and then details of the clusters that
+    report more than their share.
+    """
+    if stored_size(status) <= MOST_BYTES:
         return status
 
     def trim(condition: Condition) -> Condition:
@@ -231,4 +233,13 @@ def trimmed(status: PlacementStatus) -> PlacementStatus:
         msgspec.structs.replace(entry, conditions=tuple(map(trim, entry.conditions)))
         for entry in status.placement_statuses
     )
+    bare = stored_size(msgspec.structs.replace(status, placement_statuses=()))
+    share = fair_share(map(_size_in_list, entries), MOST_BYTES - bare)
+    entries = tuple(
+        entry if _size_in_list(entry) <= share else fitted(entry, share) for entry in entries
+    )
     return msgspec.structs.replace(status, placement_statuses=entries)
+
+
+def _size_in_list(entry: ClusterPlacementStatus) -> int:
+    return stored_size(entry) + 1  # a comma

@@ -78,6 +78,8 @@ class Works:
         self._client, self._caches, self._contents = client, caches, contents
         self._clock = clock or RealClock()
         self._records: dict[Key, _BindingRecord] = {}
+        # Of Works by UID, as this process wrote or first saw them
+        self._generations: dict[str, int] = {}
         self.controller: Controller[Key] = Controller(
             _NAME,
             measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
@@ -113,6 +115,8 @@ class Works:
         for work in (old, new):
             if work is not None and (binding := binding_of_work(work)) is not None:
                 self.controller.enqueue(binding)
+        if old is not None and (new is None or new.uid != old.uid):
+            self._generations.pop(old.uid, None)
         if new is None and old is not None and (placement := placement_of_work(old)) is not None:
             # The name of the Work is free for another binding of the placement to the same cluster
             for binding_ in self._caches.bindings.of(placement):
@@ -189,6 +193,7 @@ class Works:
             desired_works(placement, binding, group, self._report_back(placement)),
             existing,
             lambda name: self._caches.works.get(Key(namespace, name)),
+            self._is_edited,
         )
         if decided.blocked:
             return await self._report_blocked(placement, binding, decided.blocked[0])
@@ -228,8 +233,7 @@ class Works:
                 contents[work.snapshot.name],
                 preset_finalizer=self._presets_finalizer(binding),
             )
-            created = await self._client.create(CACHED_WORKS, body)
-            self._caches.wrote_work(binding.key, created)
+            self._wrote(binding.key, await self._client.create(CACHED_WORKS, body))
         for existing, work in decided.replace:
             body = replace_patch(existing, work, contents[work.snapshot.name])
             await self._patch_work(binding.key, existing, body)
@@ -249,7 +253,16 @@ class Works:
         written = await self._client.patch(
             CACHED_WORKS, work.name, MergePatch(body), work.namespace
         )
-        self._caches.wrote_work(binding, written)
+        self._wrote(binding, written)
+
+    def _wrote(self, binding: Key, work: CachedWork) -> None:
+        self._generations[work.uid] = work.metadata.generation
+        self._caches.wrote_work(binding, work)
+
+    def _is_edited(self, work: CachedWork) -> bool:
+        """Whether the spec of a Work is not the one that this process wrote or first saw."""
+        generation = work.metadata.generation
+        return generation > self._generations.setdefault(work.uid, generation)
 
     async def _delete_work(self, binding: Key, work: CachedWork) -> None:
         if await delete(self._client, CACHED_WORKS, work):

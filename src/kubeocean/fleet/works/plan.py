@@ -1,7 +1,8 @@
 """Plan of a binding's Works: one for each resource snapshot of its release.
 
 Labels and annotations of a Work record its release, so that an up-to-date Work is recognized
-without reading its manifests.
+without reading its manifests. Manifests that another program changed are recognized by the
+generation of the Work.
 """
 
 from __future__ import annotations
@@ -109,10 +110,12 @@ def plan_works(
     desired: Iterable[DesiredWork],
     existing: Iterable[CachedWork],
     named: Callable[[str], CachedWork | None],
+    is_edited: Callable[[CachedWork], bool] = lambda _: False,
 ) -> WorksPlan:
     """Compare the Works of a binding with those that it needs.
 
-    `existing` are the binding's own Works, `named` returns any Work of the cluster by its name.
+    `existing` are the binding's own Works, `named` returns any Work of the cluster by its name, and
+    `is_edited` whether another program changed the spec of a Work.
     """
     wanted = {each.name: each for each in desired}
     create: list[DesiredWork] = []
@@ -125,8 +128,10 @@ def plan_works(
             create.append(each)
         elif binding_of_work(work) != binding or work.deleting:
             blocked.append(work)
-        elif _has_other(work.annotations, each.annotations) or (
-            work.labels.get(names.LABEL_PARENT_SNAPSHOT_INDEX)
+        elif (
+            is_edited(work)
+            or _has_other(work.annotations, each.annotations)
+            or work.labels.get(names.LABEL_PARENT_SNAPSHOT_INDEX)
             != each.labels[names.LABEL_PARENT_SNAPSHOT_INDEX]
         ):
             replace.append((work, each))

@@ -33,6 +33,7 @@ from kubeocean.api.fleet.placements import (
 )
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.api.fleet.works import ManifestCondition, WorkResourceIdentifier
+from kubeocean.fleet.status.fitting import fitted
 from kubeocean.fleet.steps import Judgement, chain_of, fresh, settle, walk
 from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Condition, Json, find_condition
@@ -76,12 +77,13 @@ def report(
         return ResourceBindingStatus(conditions=settled)
     if _reports_diff(binding) and settled[-1].status != "True":
         return ResourceBindingStatus(conditions=settled)
-    return ResourceBindingStatus(
+    status = ResourceBindingStatus(
         failed_placements=_first(works, _failed),
         drifted_placements=_first(works, _drifted),
         diffed_placements=_first(works, _diffed),
         conditions=settled,
     )
+    return fitted(status)
 
 
 def _rollout_started(binding: Binding, *, is_latest: bool) -> tuple[Condition, ...]:

@@ -10,6 +10,7 @@ from cryptography import x509
 
 from kubeocean.api import conditions, naming
 from kubeocean.api.bindings import BindingPhase, Privilege, problems
+from kubeocean.api.group import FLEET_MEMBER
 from kubeocean.api.ownership import Ownership, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.api.policies import problems as policy_problems
@@ -21,6 +22,7 @@ from kubeocean.inspect.doctor.server_checks import check_clock, check_definition
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import (
+    ADMINISTRATOR,
     NotRead,
     Snapshot,
     WorkerSnapshot,
@@ -119,7 +121,10 @@ def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
         join = join_command(worker.binding, domain=snapshot.domain)
         remedy = f"grant the declared rights with: {join}"
         yield Finding(Severity.ERROR, _about(worker), message, remedy, check="rights")
-    if excess := require(worker.excess):
+    excess = require(worker.excess)
+    # The syncer of a member without an agent applies objects of any kind.
+    is_member = worker.binding.annotations.get(snapshot.domain.fleet) == FLEET_MEMBER
+    if excess and (not is_member or ADMINISTRATOR in excess):
         message = f"its credential may {few(excess, separator='; ')}, which it does not need"
         remedy = "bind the shipped role only; see installation of the worker"
         yield Finding(Severity.ERROR, _about(worker), message, remedy, check="excess rights")

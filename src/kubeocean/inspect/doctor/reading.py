@@ -27,6 +27,7 @@ from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import missing_rights
 from kubeocean.inspect.reader import SnapshotReader, concurrently, exists
 from kubeocean.inspect.snapshot import (
+    ADMINISTRATOR,
     NOT_REQUESTED,
     NotRead,
     Snapshot,
@@ -426,7 +427,7 @@ async def _definition(
 def _dangers(excess: list[Permission]) -> tuple[str, ...]:
     """Return the texts of dangerous rights; an administrator's rights include all others."""
     if DANGERS[0] in excess:
-        return ("do everything, as an administrator",)
+        return (ADMINISTRATOR,)
     return tuple(map(str, excess))
 
 

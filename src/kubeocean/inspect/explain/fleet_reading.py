@@ -16,7 +16,7 @@ from kubeocean.inspect.fleet.reading import get_served, list_served
 from kubeocean.inspect.snapshot import NotRead, read_object, read_part
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.objects import Key, ObjectT, Resource
+from kubeocean.runtime.objects import Key
 
 __all__ = ["find_work", "read_member", "read_placement", "read_work"]
 
@@ -29,7 +29,7 @@ async def find_work(client: Client, name: str) -> Key:
     :raises ConfigError: several members have a Work of that name.
     :raises ApiError: Works cannot be listed.
     """
-    works = (await client.list(WORKS, fields=f"metadata.name={name}")).items
+    works = await list_served(client, WORKS, fields=f"metadata.name={name}")
     if len(works) > 1:
         members = sorted(names.member_of_namespace(work.namespace) or "" for work in works)
         message = f"exists for the members {', '.join(members)}; choose one with --member"
@@ -71,15 +71,12 @@ async def read_placement(client: Client, key: Key, clock: Clock | None = None) -
     """Read a placement: a ResourcePlacement if the key has a namespace, else a cluster-wide one."""
     scope, now = scope_of(key), (clock or RealClock()).now()
     placement = await read_object(
-        f"{scope.placements} {key}", client.get(scope.placements, key.name, key.namespace)
+        f"{scope.placements} {key}", get_served(client, scope.placements, key)
     )
     if placement is None or isinstance(placement, NotRead):
         return PlacementDetails(key, now, placement)
 
-    async def listed(resource: Resource[ObjectT], **options: Any) -> tuple[ObjectT, ...]:
-        return tuple((await client.list(resource, **options)).items)
-
-    children = {
+    children: dict[str, Any] = {
         "namespace": key.namespace,
         "labels": f"{names.LABEL_PARENT_PLACEMENT}={key.name}",
     }
@@ -87,7 +84,9 @@ async def read_placement(client: Client, key: Key, clock: Clock | None = None) -
         key,
         now,
         placement,
-        await read_part(str(scope.policy_snapshots), listed(scope.policy_snapshots, **children)),
-        await read_part(str(MEMBER_CLUSTERS), listed(MEMBER_CLUSTERS)),
-        await read_part(str(scope.bindings), listed(scope.bindings, **children)),
+        await read_part(
+            str(scope.policy_snapshots), list_served(client, scope.policy_snapshots, **children)
+        ),
+        await read_part(str(MEMBER_CLUSTERS), list_served(client, MEMBER_CLUSTERS)),
+        await read_part(str(scope.bindings), list_served(client, scope.bindings, **children)),
     )

@@ -34,6 +34,7 @@ from kubeocean.inspect.explain.report import (
     Section,
     explain_absence,
 )
+from kubeocean.inspect.fleet.placements import wanted_clusters
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
 from kubeocean.runtime.objects import Condition, Key, find_condition
@@ -117,13 +118,17 @@ def _answer(placement: Placement) -> Answer:
             return Answer(rule, condition.message or condition.reason, reasons)
     picked = [entry for entry in status.placement_statuses if entry.cluster_name]
     if scheduled.status == "False":
-        lacking = len(status.placement_statuses) - len(picked)
-        verdict = f"it is on {len(picked)} of {len(picked) + lacking} wanted clusters or more"
-        remedy = "clusters that match spec.policy; the section below shows why others do not"
+        wanted = wanted_clusters(placement)
+        verdict = f"it is on {len(picked)} of {'all' if wanted is None else wanted} wanted clusters"
+        remedy = "clusters that match spec.policy; the section `clusters` shows why others do not"
         return Answer(ExplanationRule.TOO_FEW_CLUSTERS, verdict, (scheduled.message,), (remedy,))
     if not picked:
         verdict = "it is complete, and its policy picks no cluster"
         return Answer(ExplanationRule.NO_CLUSTER, verdict, (scheduled.message,))
+    if not status.selected_resources:
+        verdict = "it is complete, and its selectors match no object"
+        remedy = "objects that match spec.resourceSelectors, or other names, kinds or labels there"
+        return Answer(ExplanationRule.NO_OBJECT, verdict, remedies=(remedy,))
     names = few(entry.cluster_name for entry in picked)
     index = status.observed_resource_index
     verdict = f"it is complete: snapshot {index} is placed on {names}"
@@ -157,7 +162,8 @@ def _clusters(details: PlacementDetails) -> tuple[str, ...]:
     lines = []
     for each in explanations:
         refusals = [
-            f"{rejection.plugin}: {', '.join((*rejection.reasons, *rejection.details))}"
+            f"{rejection.plugin}: "
+            + ", ".join(dict.fromkeys((*rejection.reasons, *rejection.details)))
             for rejection in each.rejections
         ]
         texts = refusals or ([each.text] if each.text else [])

@@ -97,6 +97,7 @@ class ExplanationRule(StrEnum):
     SELECTORS_INVALID = "SelectorsInvalid"
     TOO_FEW_CLUSTERS = "TooFewClusters"
     NO_CLUSTER = "NoCluster"
+    NO_OBJECT = "NoObject"
     ROLLOUT_HELD = "RolloutHeld"
     NOT_OVERRIDDEN = "NotOverridden"
     NOT_SYNCHRONIZED = "NotSynchronized"

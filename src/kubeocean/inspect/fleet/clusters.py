@@ -23,7 +23,7 @@ from kubeocean.fleet.health import (
     stored_instant,
     unhealthy_threshold,
 )
-from kubeocean.inspect.format import Cell, Line, Tone, ago, amount, table
+from kubeocean.inspect.format import Cell, Line, Tone, ago, amount, brief, table
 from kubeocean.runtime.objects import find_condition
 from kubeocean.runtime.quantity import Quantity
 
@@ -31,6 +31,9 @@ __all__ = ["MemberClusterView", "cluster_lines", "cluster_view", "cluster_views"
 
 _HEAD: Final = ("NAME", "STATE", "HEALTHY", "SEEN", "VERSION", "NODES", "CPU", "MEMORY", "TAINTS")
 _SHOWN_OTHERWISE: Final = (MemberCondition.JOINED, MemberCondition.HEALTHY)
+# Characters of a text that a member reports, in a table for people; JSON and YAML have all of it
+_LONGEST_VALUE: Final = 40
+_LONGEST_PROBLEM: Final = 500
 _TONES: Final = {"True": Tone.GOOD, "False": Tone.BAD, "Unknown": Tone.WARN}
 
 
@@ -99,7 +102,8 @@ def cluster_lines(views: Iterable[MemberClusterView], now: datetime) -> list[Lin
     lines = table(_HEAD, [_row(view, now) for view in views])
     for view in views:
         lines += [
-            (Cell(f"{view.name}: {problem}", Tone.BAD),) for problem in dict.fromkeys(view.problems)
+            (Cell(f"{view.name}: {brief(problem, _LONGEST_PROBLEM)}", Tone.BAD),)
+            for problem in dict.fromkeys(view.problems)
         ]
     return lines
 
@@ -111,8 +115,8 @@ def _row(view: MemberClusterView, now: datetime) -> list[Cell]:
         Cell(view.state, Tone.GOOD if view.state == "Joined" else Tone.WARN),
         Cell(view.healthy, _TONES.get(view.healthy, Tone.PLAIN)),
         Cell(f"{seen} ago" if seen else "-"),
-        Cell(view.version or "-"),
-        Cell(view.nodes or "-"),
+        Cell(brief(view.version, _LONGEST_VALUE) or "-"),
+        Cell(brief(view.nodes, _LONGEST_VALUE) or "-"),
         Cell(_available("cpu", view)),
         Cell(_available("memory", view)),
         Cell(", ".join(view.taints) or "-"),

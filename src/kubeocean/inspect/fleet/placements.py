@@ -15,11 +15,18 @@ from kubeocean.api.fleet.policies import PlacementType
 from kubeocean.fleet.health import stored_instant
 from kubeocean.fleet.steps import fresh
 from kubeocean.inspect.fleet.progress import placement_problem
-from kubeocean.inspect.format import Cell, Line, Tone, ago, table
+from kubeocean.inspect.format import Cell, Line, Tone, ago, brief, table
 from kubeocean.runtime.objects import Condition, find_condition
 
-__all__ = ["PlacementView", "placement_lines", "placement_view", "placement_views"]
+__all__ = [
+    "PlacementView",
+    "placement_lines",
+    "placement_view",
+    "placement_views",
+    "wanted_clusters",
+]
 
+_LONGEST_PROBLEM: Final = 500  # characters, for people; JSON and YAML have all of it
 _HEAD: Final = (
     "NAME", "SCOPE", "POLICY", "CLUSTERS", "SCHEDULED", "APPLIED", "AVAILABLE", "AGE", "PROBLEM"
 )  # fmt: skip
@@ -77,7 +84,7 @@ def placement_view(placement: Placement) -> PlacementView:
         namespace=placement.namespace,
         policy=policy.placement_type,
         selected=sum(each is not None and each.status == "True" for each in picked),
-        wanted=_wanted(placement),
+        wanted=wanted_clusters(placement),
         scheduled=count(SCHEDULED.name),
         applied=count(APPLIED.name),
         available=count(AVAILABLE.name),
@@ -108,13 +115,15 @@ def _row(view: PlacementView, now: datetime) -> list[Cell]:
         Cell(str(view.applied)),
         Cell(str(view.available)),
         Cell(ago(stored_instant(view.created), now) or "-"),
-        Cell(problem or "-", tone),
+        Cell(brief(problem, _LONGEST_PROBLEM) or "-", tone),
     ]
 
 
 def _problem(view: PlacementView) -> tuple[str, Tone]:
     if view.deleting_since is not None:
         return "it is being deleted", Tone.WARN
+    if view.problem is None and not view.objects:
+        return "its selectors match no object", Tone.WARN
     if view.problem is None:
         return "", Tone.GOOD
     text = view.problem.reason
@@ -123,7 +132,8 @@ def _problem(view: PlacementView) -> tuple[str, Tone]:
     return text, Tone.BAD if view.problem.status == "False" else Tone.WARN
 
 
-def _wanted(placement: Placement) -> int | None:
+def wanted_clusters(placement: Placement) -> int | None:
+    """Return how many clusters a policy wants; None if it takes all that match."""
     policy = placement.spec.policy
     match policy.placement_type:
         case PlacementType.PICK_FIXED:

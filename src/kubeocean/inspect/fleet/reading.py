@@ -68,14 +68,19 @@ async def read_tree(client: Client, key: Key) -> PlacementObjects:
 
 
 async def list_served(
-    client: Client, resource: Resource[ObjectT], namespace: str = "", *, labels: str = ""
+    client: Client,
+    resource: Resource[ObjectT],
+    namespace: str = "",
+    *,
+    labels: str = "",
+    fields: str = "",
 ) -> tuple[ObjectT, ...]:
     """List the objects of a kind, which the cluster has to serve.
 
     :raises ApiError: they cannot be read, or the cluster does not serve the kind.
     """
     try:
-        return tuple((await client.list(resource, namespace, labels=labels)).items)
+        return tuple((await client.list(resource, namespace, labels=labels, fields=fields)).items)
     except NotFound:
         raise _not_served(resource) from None
 

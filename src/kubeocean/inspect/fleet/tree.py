@@ -29,7 +29,7 @@ from kubeocean.inspect.fleet.progress import (
     work_problem,
     work_steps,
 )
-from kubeocean.inspect.format import Cell, Line, Tone
+from kubeocean.inspect.format import Cell, Line, Tone, brief
 from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.objects import Condition, Key, Object, Untyped, find_condition
@@ -38,6 +38,7 @@ __all__ = ["PlacementObjects", "TreeNode", "object_nodes", "placement_tree", "tr
 
 _COMPLETE: Final = "complete"
 _NOT_READ: Final = "not read"
+_LONGEST_STATE: Final = 500  # characters, for people; JSON and YAML have all of it
 _TONES: Final = {"True": Tone.GOOD, "False": Tone.BAD, "Unknown": Tone.WARN}
 
 
@@ -259,5 +260,5 @@ def _line(node: TreeNode, indent: str) -> Line:
     return (
         Cell(indent, Tone.DIM),
         Cell(f"{node.kind}{title}{about}: "),
-        Cell(node.state, _TONES.get(node.status, Tone.PLAIN)),
+        Cell(brief(node.state, _LONGEST_STATE), _TONES.get(node.status, Tone.PLAIN)),
     )

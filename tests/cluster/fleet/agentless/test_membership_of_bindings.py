@@ -166,10 +166,19 @@ async def test_a_syncer_with_shards_plays_the_member_on_its_leader(
         await env.wait_for_binding(name, "False", "Left")
 
 
-async def test_a_foreign_member_of_that_name_is_left_alone(env: AgentlessEnv) -> None:
+async def test_a_foreign_member_of_that_name_is_left_alone(
+    env: AgentlessEnv, tmp_path: Path
+) -> None:
     name = await env.bind(fleet_rights=False)
     foreign = await env.fleet.join(name)
     async with env.fleet.hub_running():
+        words = ("join", name, "--agentless", "--no-wait")
+        hub, worker = env.fleet.hub_cluster.kubeconfig, env.fleet.member_cluster.kubeconfig
+        clusters = ("--hub-kubeconfig", str(hub), "--kubeconfig", str(worker))
+        command = await Home(tmp_path / "home").run("fleet", *words, *clusters)
+        assert command.code == 2, command
+        assert "is a member with an agent; run kubeocean fleet leave" in command.err
+        assert "kubeocean-syncer-fleet" not in command.err  # nothing was granted
         await env.annotate(name)
         refused = await env.wait_for_binding(name, "False", "Refused")
         assert f"the MemberCluster {name} exists" in refused.message

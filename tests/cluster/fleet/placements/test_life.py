@@ -8,6 +8,8 @@ import pytest
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.kinds import CLUSTER, NAMESPACED, scope_of
+from kubeocean.api.fleet.works import WORKS, Work
+from kubeocean.runtime.client import JsonPatch
 from kubeocean.runtime.objects import Json, Key
 from support.faults import Faults
 from support.placement_env import (
@@ -110,6 +112,24 @@ async def test_a_change_reaches_all_clusters(env: PlacementEnv, scope: object) -
         ]
         assert latest == [f"{key.name}-1-snapshot"]
         assert len(snapshots) == 2
+
+
+async def test_a_work_that_was_edited_gets_its_manifests_again(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    key = await start(env, CLUSTER)
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a, index="0")
+        for _ in range(2):
+            (work,) = await env.works(key)
+            patch = JsonPatch([{"op": "remove", "path": "/spec/workload/manifests/1"}])
+            await env.client.patch(WORKS, work.name, patch, work.namespace)
+
+            async def restored(before: Work = work) -> bool:
+                (present,) = await env.works(key)
+                is_newer = present.metadata.generation > before.metadata.generation + 1
+                return is_newer and present.spec == before.spec
+
+            await until(restored, what="all manifests of the Work")
 
 
 @SCOPES

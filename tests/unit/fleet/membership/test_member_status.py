@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kubeocean.api.fleet.clusters import (
+    AgentStatus,
     MemberStatus,
     PropertyValue,
     ResourceUsage,
@@ -13,6 +14,7 @@ from kubeocean.fleet.membership.status import (
     status_changes,
     with_conditions,
 )
+from kubeocean.fleet.status.fitting import stored_size
 from kubeocean.runtime.objects import Condition
 from support.fleet_objects import agent, internal, member
 
@@ -50,6 +52,37 @@ def test_conditions_keep_their_order() -> None:
     copied = copy_report(member(status=before), internal(status=report))
     types = [each.type for each in copied.conditions]
     assert types == ["Joined", "ClusterPropertyProviderStarted", "New"]
+
+
+def test_a_report_of_any_size_fits_into_a_member_cluster() -> None:
+    """A member may fill its report up to the limit of etcd, with characters stored as six."""
+    long = "<" * 1_400_000
+    many = tuple(Condition(f"Type{each}", "True", "r", "<" * 32_000) for each in range(400))
+    reports = (
+        MemberStatus(properties={"short": PropertyValue("1"), "long": PropertyValue(long)}),
+        MemberStatus(properties={f"p{each}": PropertyValue("1") for each in range(30_000)}),
+        MemberStatus(properties={"n" * 1_400_000: PropertyValue("1")}),
+        MemberStatus(conditions=many),
+        MemberStatus(agent_status=(AgentStatus("MemberAgent", many, "t"),)),
+        MemberStatus(agent_status=tuple(AgentStatus(f"a{each}", many) for each in range(400))),
+        MemberStatus(namespaces={f"{'n' * 50}{each}": "" for each in range(25_000)}),
+        MemberStatus(resource_usage=ResourceUsage({"cpu": long})),
+    )
+    for report in reports:
+        copied = copy_report(member(), internal(status=report))
+        assert stored_size(copied) < 1_000_000
+    first = copy_report(member(), internal(status=reports[0]))
+    assert first.properties == {"short": PropertyValue("1")}
+    reported = copy_report(member(), internal(status=reports[4])).agent_status[0]
+    assert (reported.type, reported.last_received_heartbeat) == ("MemberAgent", "t")
+
+
+def test_types_of_conditions_that_change_with_each_report_do_not_pile_up() -> None:
+    present = member()
+    for number in range(100):
+        report = MemberStatus(conditions=(Condition(f"Type{number}", "True"),))
+        present = member(status=copy_report(present, internal(status=report)))
+    assert len(present.status.conditions) == 32
 
 
 def test_hub_conditions_by_reports() -> None:

@@ -93,6 +93,17 @@ def test_an_up_to_date_work_is_left_alone() -> None:
     assert not decide(binding, wanted, *(as_stored(binding, work) for work in wanted))
 
 
+def test_a_work_that_another_program_edited_gets_its_manifests_again() -> None:
+    binding = a_binding("a")
+    wanted = desired(binding, 2)
+    first, second = (as_stored(binding, work) for work in wanted)
+    by_name = {work.name: work for work in (first, second)}
+    decided = plan_works(
+        binding.key, wanted, [first, second], by_name.get, lambda work: work is second
+    )
+    assert decided == WorksPlan(replace=((second, wanted[1]),))
+
+
 def test_another_release_replaces_the_manifests() -> None:
     before, after = a_binding("a"), a_binding("a", snapshot="app-1-snapshot")
     (old,), (new,) = desired(before), desired(after)

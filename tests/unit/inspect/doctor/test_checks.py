@@ -23,6 +23,7 @@ from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import covers
 from kubeocean.inspect.findings import Severity
 from kubeocean.inspect.snapshot import (
+    ADMINISTRATOR,
     NotRead,
     ServerSnapshot,
     Snapshot,
@@ -382,6 +383,22 @@ def test_faults_of_a_binding(worker: WorkerSnapshot, check: str, text: str) -> N
     assert (finding.severity, text in finding.message) == (Severity.ERROR, True), finding.message
     assert finding.remedy
     assert not diagnosis.healthy(strict=False)
+
+
+@pytest.mark.parametrize(
+    ("wish", "excess", "found"),
+    [
+        ("member", ("get secrets",), False),
+        ("left", ("get secrets",), True),
+        ("member", (ADMINISTRATOR,), True),
+    ],
+)
+def test_a_member_without_an_agent_may_apply_objects_of_any_kind(
+    wish: str, excess: tuple[str, ...], found: bool
+) -> None:
+    binding = a_binding(metadata={"name": "b", "annotations": {"kubeocean.io/fleet": wish}})
+    diagnosis = diagnosed(a_snapshot(), a_worker(binding=binding, excess=excess))
+    assert any(each.check == "excess rights" for each in diagnosis.findings) is found
 
 
 @pytest.mark.parametrize(

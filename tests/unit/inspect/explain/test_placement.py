@@ -15,6 +15,7 @@ from kubeocean.api.fleet.placements import (
     FailedPlacement,
     Placement,
     PlacementStatus,
+    ResourceIdentifier,
 )
 from kubeocean.api.fleet.policies import PlacementPolicy
 from kubeocean.inspect.explain.placement import PlacementDetails, explain_placement
@@ -80,6 +81,14 @@ def with_status(*conditions: Condition, **status: Any) -> Placement:
         (with_status(step("Scheduled", "False")), ExplanationRule.TOO_FEW_CLUSTERS),
         (
             with_status(step("Scheduled"), placement_statuses=(ClusterPlacementStatus("a"),)),
+            ExplanationRule.NO_OBJECT,
+        ),
+        (
+            with_status(
+                step("Scheduled"),
+                placement_statuses=(ClusterPlacementStatus("a"),),
+                selected_resources=(ResourceIdentifier(version="v1", kind="Secret", name="s"),),
+            ),
             ExplanationRule.PLACED,
         ),
     ],
@@ -88,6 +97,21 @@ def test_the_first_condition_that_is_not_true_decides(
     placement: Placement | NotRead | None, rule: ExplanationRule
 ) -> None:
     assert explained(placement).rule is rule
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [
+        (PlacementPolicy("PickN", number_of_clusters=3), "it is on 1 of 3 wanted clusters"),
+        (PlacementPolicy("PickFixed", cluster_names=("a", "b")), "it is on 1 of 2 wanted clusters"),
+    ],
+)
+def test_too_few_clusters_are_counted_by_the_policy(policy: PlacementPolicy, verdict: str) -> None:
+    status = with_status(
+        step("Scheduled", "False"), placement_statuses=(ClusterPlacementStatus("a"),)
+    )
+    placement = msgspec.structs.replace(status, spec=a_placement(policy=policy).spec)
+    assert explained(placement).verdict == verdict
 
 
 def test_a_deletion_names_what_holds_it() -> None:

@@ -87,3 +87,23 @@ def test_a_document_has_exact_values() -> None:
     assert document["available"] == {"cpu": "4500m", "memory": "8Gi"}
     assert document["joinedSince"] == "2025-12-30T12:00:00Z"
     assert document["properties"]["k8s.io/k8s-version"] == "v1.35.0"
+
+
+def test_what_a_member_reports_neither_widens_the_table_nor_reaches_the_terminal() -> None:
+    long = "\x1b[2J" + "v" * 1_048_576
+    status = MemberStatus(
+        conditions=(Condition("ReadyToJoin", "False", "r", long),),
+        properties={
+            "k8s.io/k8s-version": PropertyValue(long),
+            "kubernetes-fleet.io/node-count": PropertyValue("9" * 1_048_576),
+        },
+        resource_usage=ResourceUsage(
+            allocatable={"cpu": "9" * 1_048_576, "memory": "1e1000000"},
+            available={"cpu": long, "memory": "-1e-1000000"},
+        ),
+    )
+    views = cluster_views([member("hostile", status=status), reporting("good")], NOW)
+    text = plain(cluster_lines(views, NOW))
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 600
+    assert len(views[1].version) == len(long)  # programs get all of it

@@ -8,7 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement, PlacementStatus
+from kubeocean.api.fleet.placements import (
+    ClusterPlacementStatus,
+    Placement,
+    PlacementStatus,
+    ResourceIdentifier,
+)
 from kubeocean.api.fleet.policies import PlacementPolicy
 from kubeocean.inspect.fleet import (
     PlacementView,
@@ -23,6 +28,7 @@ from unit.fleet.placements.builders import APPLIED, NOW, REPORT_DIFF, a_placemen
 
 TIME: datetime = instant_of(NOW)
 PREFIX = "ClusterResourcePlacement"
+OBJECT = ResourceIdentifier(version="v1", kind="ConfigMap", name="c", namespace="n")
 
 
 def chain(*types: str, prefix: str = PREFIX, **options: Any) -> tuple[Condition, ...]:
@@ -37,7 +43,7 @@ def entry(name: str, *types: str, **options: Any) -> ClusterPlacementStatus:
 
 
 def placed(conditions: tuple[Condition, ...], *entries: Any, **spec: Any) -> Placement:
-    status = PlacementStatus(conditions=conditions, placement_statuses=entries)
+    status = PlacementStatus((OBJECT,), conditions=conditions, placement_statuses=entries)
     placement = a_placement(status=status, **spec)
     created = msgspec.structs.replace(placement.metadata, creation_timestamp=NOW)
     return msgspec.structs.replace(placement, metadata=created)
@@ -63,6 +69,14 @@ def test_a_table_of_placements() -> None:
         "app        cluster     PickAll   2          2           2         2           5m    -",
         "team/app   namespace   PickN     2 of 3     2           1         1           5m    r",
     ]
+
+
+def test_a_complete_placement_without_objects_is_no_success() -> None:
+    done = placed(chain("Scheduled", *APPLIED), entry("a", "Scheduled", *APPLIED))
+    empty = msgspec.structs.replace(done.status, selected_resources=())
+    views = placement_views([msgspec.structs.replace(done, status=empty)])
+    assert "its selectors match no object" in plain(placement_lines(views, TIME))
+    assert "match no object" not in plain(placement_lines(placement_views([done]), TIME))
 
 
 def test_no_placements() -> None:
@@ -156,3 +170,14 @@ def test_a_cluster_of_a_fixed_list_that_does_not_exist_is_not_selected() -> None
         )
     )
     assert (view.selected, view.wanted) == (1, 2)
+
+
+def test_a_long_problem_is_cut_in_the_table_and_whole_for_programs() -> None:
+    message = "\x1b[2J" + "x" * 32_000
+    problem = Condition(f"{PREFIX}Scheduled", "False", "Reason", message, observed_generation=1)
+    (view,) = placement_views([placed((problem,))])
+    text = plain(placement_lines([view], TIME))
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 800
+    assert view.problem is not None
+    assert view.problem.message == message

@@ -165,3 +165,11 @@ def test_a_manifest_without_a_report() -> None:
     states = [each.state for each in binding.children[0].children]
     assert states[0] == "complete"
     assert states[1].startswith("Applied Unknown (NotReported)")
+
+
+def test_what_a_member_reports_neither_fills_the_tree_nor_reaches_the_terminal() -> None:
+    bad = Condition("Applied", "False", "ManifestApplyFailed", "\x1b[2J" + "x" * 32_000)
+    tree = placement_tree(objects(works=(a_work("a", report(0, bad), conditions=(bad,)),)))
+    text = plain(tree_lines(tree))
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 800
