@@ -46,6 +46,7 @@ __all__ = [
     "printable_json",
     "prune_json",
     "raw_event_decoder",
+    "require_names",
     "set_condition",
     "with_raw",
 ]
@@ -198,8 +199,11 @@ class Resource(Generic[ObjectT]):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+_NO_NAMES: Final = frozenset(("", ".", ".."))
+
+
 def _segment(name: str) -> str:
-    if name in (".", ".."):
+    if name in _NO_NAMES:
         raise ConfigError("is not a name that an object can have", field="name", value=name)
     return quote(name, safe=":")
 
@@ -346,10 +350,22 @@ def decode_list(
     """Decode a list, or one page of a list, into its metadata and objects."""
     if not keep_raw:
         typed: _List[ObjectT] = _decoder(_List[type_]).decode(body)  # type: ignore[valid-type]
-        return typed.metadata, typed.items or []
+        return typed.metadata, require_names(typed.items or [])
     raws: _List[msgspec.Raw] = _decoder(_List[msgspec.Raw]).decode(body)
     one = _decoder(type_).decode
-    return raws.metadata, [with_raw(one(raw), bytes(raw)) for raw in raws.items or ()]
+    items = [with_raw(one(raw), bytes(raw)) for raw in raws.items or ()]
+    return raws.metadata, require_names(items)
+
+
+def require_names(objects: list[ObjectT]) -> list[ObjectT]:
+    """Return the objects, each of which has a name that a request can contain.
+
+    :raises msgspec.ValidationError: an object has no name, or a name that is a segment of a path.
+    """
+    for obj in objects:
+        if obj.metadata.name in _NO_NAMES:
+            raise msgspec.ValidationError(f"an object has the name {obj.metadata.name!r}")
+    return objects
 
 
 def event_decoder(type_: type[ObjectT]) -> msgspec.json.Decoder[WatchEvent[ObjectT]]:

@@ -47,6 +47,7 @@ from kubeocean.runtime.objects import (
     decode_object,
     event_decoder,
     raw_event_decoder,
+    require_names,
     with_raw,
 )
 from kubeocean.runtime.retries import backoff_s, jittered
@@ -401,6 +402,7 @@ class Watch(Generic[ObjectT]):
                 # The fast way decodes all lines at once and fits all events but errors.
                 events = event_decoder(self._scope.resource.type).decode_lines(block)
                 if not any(event.type == "ERROR" for event in events):
+                    require_names([each.object for each in events if each.type != "BOOKMARK"])
                     return events
             except (msgspec.ValidationError, RecursionError):
                 pass
@@ -416,6 +418,7 @@ class Watch(Generic[ObjectT]):
         raw = bytes(event.object)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             obj = decode_object(self._scope.resource.type, raw, keep_raw=self._scope.keep_raw)
+            require_names([obj])
         else:
             # A Status or a bookmark: only the fields that all objects have.
             meta = decode_object(_Marker, raw, keep_raw=False).metadata
