@@ -433,11 +433,12 @@ def test_a_node_that_takes_no_pods_has_none_allocatable_and_keeps_its_capacity()
     none = {"cpu": "4", "pods": "0"}
     assert status["allocatable"] == none
     node = forge(open_, now=NOW)
-    assert changes(node, closed, now=NOW).status["status"] == {"allocatable": none}
+    difference = {"allocatable": {"pods": "0"}}
+    assert changes(node, closed, now=NOW).status["status"] == difference
 
     address = {"proxier_ip": "", "metrics_port": 9006, "name": "v", "domain": open_.domain}
     body = refreshed(node, None, None, takes_pods=False, **address)
-    assert body == {"status": {"allocatable": none}}
+    assert body == {"status": difference}
     assert refreshed(merged(node, body), None, None, takes_pods=False, **address) == {}
 
 
