@@ -460,7 +460,7 @@ async def test_an_explanation_is_printed_as_text_and_document(stage: DoctorEnv) 
     code, out, err = await output_of("explain", "pod", f"{stage.namespace}/unknown", where)
     assert (code, f"pod {stage.namespace}/unknown: " in out) == (1, True), (out, err)
     code, out, err = await output_of("explain", "pod", "here/unknown", "-n", "another", where)
-    text = "pod: is not in another, which --namespace says"
+    text = "pod: is not in another, the value of --namespace"
     assert (code, out, text in err) == (2, "", True), (out, err)
     code, out, err = await output_of("explain", "node", "n", "--binding=unknown", where)
     text = "--binding: there is no such binding; there are: "
