@@ -53,7 +53,8 @@ async def test_a_second_program_is_refused_by_the_ring_of_another_one_until_that
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     await make_objects(client, namespace, 4)
-    first, second, third = (Program(cluster, namespace, name) for name in ("one", "two", "two"))
+    names = ("one", "two", "two", "one")
+    first, second, third, last = (Program(cluster, namespace, name) for name in names)
     async with running(first.controller), running(first.ring):
         await until(lambda: len(first.handler.names) == 4)
         with pytest.raises(ConfigError, match="of ring ring have 'one'; give each program a ring"):
@@ -64,9 +65,9 @@ async def test_a_second_program_is_refused_by_the_ring_of_another_one_until_that
         await until(lambda: len(third.handler.names) == 4)
         # Its controllers are recorded now, and those of the first program are not.
         with pytest.raises(ConfigError, match="of ring ring have 'two'"):
-            await Program(cluster, namespace, "one").ring.run()
+            await last.ring.run()
         await third.ring.stop()
-    for each in (first, second, third):
+    for each in (first, second, third, last):
         await each.client.close()
 
 

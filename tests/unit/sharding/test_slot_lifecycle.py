@@ -229,7 +229,7 @@ class Raising(Notes):
     def _fail(self) -> None:
         if self.failures:
             self.failures -= 1
-            raise TimeoutError("the layer above failed")
+            raise RuntimeError("the layer above failed")
 
 
 async def test_a_gained_slot_waits_for_a_notifier_that_raises() -> None:
