@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kubeocean.api.fleet.kinds import CLUSTER
 from kubeocean.api.fleet.names import ANNOTATION_AVAILABLE_WHEN, member_namespace
 from kubeocean.api.fleet.placements import Placement
@@ -23,6 +25,7 @@ DATABASES = Resource("kubeocean.test", "v1", "databases", "Database", True, Unty
 IS_READY = "self.status.phase == 'Ready'"
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_a_placement_is_available_when_a_custom_resource_fulfils_its_expression(
     env: FleetEnv, tmp_path: Path
 ) -> None:
@@ -76,6 +79,7 @@ async def test_a_placement_is_available_when_a_custom_resource_fulfils_its_expre
         await complete(env, name)
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_an_agent_reads_the_expressions_of_kinds_from_a_file(
     env: FleetEnv, tmp_path: Path
 ) -> None:

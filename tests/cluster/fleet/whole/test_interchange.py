@@ -119,6 +119,7 @@ def content(document: Json) -> Json:
     return {name: document.get(name) for name in ("spec", "status")}
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_objects_of_placements_fit_the_schema_that_kubefleet_publishes(
     env: FleetEnv, kubefleet: Client
 ) -> None:
@@ -467,6 +468,7 @@ class KubeFleetObjects:
         return placed.metadata.resource_version
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_a_placement_of_kubefleets_agents_is_taken_over(env: FleetEnv) -> None:
     """All objects stay as they are, follow a change under the next index, and go in the end."""
     member = (await env.join(heartbeat_s=600)).name
