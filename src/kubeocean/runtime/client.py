@@ -165,8 +165,7 @@ class Client:
         """
         request = self._request("GET", _path(resource, namespace, name, subresource))
         doing = f"get {resource} {_ref(namespace, name)}"
-        body = await self._send(request, doing)
-        return _object(resource, body, doing, name, keep_raw=keep_raw)
+        return _object(resource, await self._send(request, doing), doing, keep_raw=keep_raw)
 
     async def list(
         self,
@@ -283,8 +282,7 @@ class Client:
         path = resource.path(namespace)
         request = self._request("POST", path, body=body, query=self._writer(dry_run))
         doing = f"create {resource} {_ref(namespace, what)}"
-        answer = await self._send(request, doing)
-        return _object(resource, answer, doing, meta.get("name", ""), keep_raw=keep_raw)
+        return _object(resource, await self._send(request, doing), doing, keep_raw=keep_raw)
 
     async def post(
         self,
@@ -314,7 +312,7 @@ class Client:
         path = _path(resource, namespace, name, subresource)
         request = self._request("PUT", path, body=body, query=self._writer())
         doing = f"update {_what(resource, subresource)} {_ref(namespace, name)}"
-        return _object(resource, await self._send(request, doing), doing, name)
+        return _object(resource, await self._send(request, doing), doing)
 
     async def patch(
         self,
@@ -343,7 +341,7 @@ class Client:
         verb = "apply" if applies else "patch"
         doing = f"{verb} {_what(resource, subresource)} {_ref(namespace, name)}"
         body = await self._send(request, doing, idempotent=applies)
-        return _object(resource, body, doing, name, keep_raw=keep_raw)
+        return _object(resource, body, doing, keep_raw=keep_raw)
 
     async def delete(
         self,
@@ -527,17 +525,12 @@ def _path(resource: Resource[Any], namespace: str, name: str, subresource: str =
 
 
 def _object(
-    resource: Resource[ObjectT], body: bytes, doing: str, name: str, *, keep_raw: bool = False
+    resource: Resource[ObjectT], body: bytes, doing: str, *, keep_raw: bool = False
 ) -> ObjectT:
-    """Decode an answer about the object of this name, which is empty if the server chooses it."""
     try:
-        obj = decode_object(resource.type, body, keep_raw=keep_raw)
+        return decode_object(resource.type, body, keep_raw=keep_raw)
     except _UNREADABLE as error:
         raise _unreadable(doing, error) from error
-    if name and obj.metadata.name != name:
-        problem = f"it is about an object of the name {obj.metadata.name!r}"
-        raise _unreadable(doing, ValueError(problem))
-    return obj
 
 
 def _json(body: bytes, doing: str) -> Json:

@@ -60,7 +60,7 @@ def test_a_wrong_address_is_refused_by_flag_and_value(text: str, why: str) -> No
         BindAddress.parse(text, flag="--health-probe-bind-address")
     assert why in str(refused.value)
     assert refused.value.value == text
-    assert repr(text) in str(refused.value)
+    assert repr(text)[:200] in str(refused.value)  # of a long text only the beginning
 
 
 @given(

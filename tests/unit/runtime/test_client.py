@@ -227,6 +227,16 @@ async def test_an_answer_that_cannot_be_read_is_the_servers_failure(nonsense: by
     assert len(server.requests) == len(attempts)  # nothing was asked twice
 
 
+@pytest.mark.parametrize("keep_raw", [False, True])
+@pytest.mark.parametrize("name", ["", ".", ".."])
+async def test_a_list_of_objects_that_no_request_can_name_is_the_servers_failure(
+    name: str, keep_raw: bool
+) -> None:
+    client = Client(Scripted(page("a", name)))
+    with pytest.raises(InternalError, match="the answer cannot be read: an object has the name"):
+        await client.list(PODS, keep_raw=keep_raw)
+
+
 async def test_a_refusal_says_what_was_being_done() -> None:
     message = b'{"kind":"Status","message":"no such pod","reason":"NotFound","code":404}'
     with pytest.raises(NotFound, match="could not get pods ns/x: no such pod"):

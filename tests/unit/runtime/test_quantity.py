@@ -290,7 +290,7 @@ def test_what_is_not_a_quantity_is_refused_by_name(text: str) -> None:
         Quantity.parse(text, field="spec.limits.cpu")
     assert refused.value.field == "spec.limits.cpu"
     assert refused.value.value == text
-    assert repr(text) in str(refused.value)
+    assert repr(text)[:200] in str(refused.value)  # of a long text only the beginning
 
 
 @pytest.mark.parametrize(

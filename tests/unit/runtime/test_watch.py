@@ -30,6 +30,7 @@ LISTED = b"""\
 EXPIRED = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
 BROKEN = b'{"type":"ERROR","object":{"kind":"Status","code":500}}\n'
 DEEP = b'{"type":"ADDED","object":{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}}\n"
+NAMELESS = b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"5"}}}\n'
 END = b""
 
 
@@ -121,6 +122,7 @@ HURRIED = {
         says(LISTED, EXPIRED) if "sendInitialEvents" in dict(request.query) else says(EXPIRED)
     ),
     "says what cannot be read": lambda request: says(DEEP),
+    "lists an object without a name": lambda request: says(NAMELESS),
 }
 
 
@@ -150,7 +152,8 @@ async def test_patience_returns_with_the_first_word() -> None:
     async with following(server) as follower:
         await follower.clock.advance(60)
         assert follower.listings == 1
-        streams[0].say(b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"9"}}}\n')
+        meta = b'{"name":"a","resourceVersion":"9"}'
+        streams[0].say(b'{"type":"ADDED","object":{"metadata":%s}}\n' % meta)
         await follower.clock.advance(0)
         streams[0].say(Unreachable("reset"))
         await follower.clock.advance(0.2)  # as after a first failure
