@@ -183,7 +183,7 @@ async def test_uninstall_deletes_the_objects_and_keeps_crds(
     assert (code, "To delete also CustomRes" in output) == (0, True), output
     assert "absent" not in output
     code, output = await run("uninstall", *where)
-    assert (code, output.startswith("There was nothing to remove; CRDs")) == (0, True), output
+    assert (code, output.startswith("There was nothing to remove; --purge")) == (0, True), output
     client = cluster.client()
     left = []
     for body in computing_objects(Values()):
