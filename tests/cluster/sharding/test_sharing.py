@@ -115,7 +115,7 @@ async def test_each_does_its_part_and_one_does_what_is_done_alone(
         await until(lambda: a.done[str(other)] and b.done[str(other)])
         # A key is its owner's alone.
         theirs = next(key for key in keys if not a.sharing.owns(key))
-        with pytest.raises(NotOurs, match="not ours"):
+        with pytest.raises(NotOurs, match="which this replica does not own"):
             async with a.sharing.turn(theirs):
                 pytest.fail("it was let in")
         a.done.clear()
