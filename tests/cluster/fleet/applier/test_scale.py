@@ -96,6 +96,7 @@ async def test_a_restart_writes_nothing(env: ApplierEnv, type_: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep(sampled=False)
 @pytest.mark.timeout(900)
 async def test_a_work_of_five_thousand_objects(
     env: ApplierEnv, assets: Assets, cluster_roots: Path

@@ -159,6 +159,7 @@ async def test_a_member_whose_finalizers_were_removed_is_cleared(env: FleetEnv) 
         await until(gone)
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_a_name_joins_and_leaves_in_quick_succession(env: FleetEnv) -> None:
     name, hub = env.new_name(), Faults()
     async with env.hub_running(hub), env.agent_running(name):
