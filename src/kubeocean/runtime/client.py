@@ -29,6 +29,7 @@ from kubeocean.errors import (
     InvariantError,
     ResponseTooLarge,
     api_error,
+    printable,
 )
 from kubeocean.runtime.cache_budget import CacheBudget
 from kubeocean.runtime.clock import Clock, RealClock
@@ -573,7 +574,8 @@ def _delete_options(
 
 
 def _ref(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}" if namespace else name
+    """Return namespace and name for a text; a name may come from another cluster."""
+    return printable(f"{namespace}/{name}" if namespace else name)
 
 
 def _what(resource: Resource[Any], subresource: str) -> str:

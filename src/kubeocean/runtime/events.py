@@ -41,6 +41,7 @@ from kubeocean.errors import (
     TooManyRequests,
     Unauthorized,
     Unreachable,
+    printable,
 )
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, within
@@ -309,7 +310,8 @@ class EventRecorder:
     ) -> None:
         """Record an occurrence about `regarding`; never fails, never waits."""
         now = self._clock.now()
-        happening = Happening(regarding, type, reason, _short(message), now, action)
+        text = _short(printable(message))
+        happening = Happening(regarding, type, reason, text, now, action)
         series = self._correlator.observe(happening, at_s=self._clock.monotonic())
         if series is None:
             self._dropped["spam"].inc()

@@ -243,6 +243,13 @@ async def test_a_refusal_says_what_was_being_done() -> None:
         await Client(Scripted(answer(404, message))).get(PODS, "x", "ns")
 
 
+async def test_an_error_prints_a_name_of_another_cluster_without_escape_sequences() -> None:
+    refusal = answer(404, b'{"kind":"Status","message":"no","reason":"NotFound","code":404}')
+    with pytest.raises(NotFound) as refused:
+        await Client(Scripted(refusal)).get(PODS, "\x1b[2Jx", "ns")
+    assert str(refused.value).startswith("could not get pods ns/ [2Jx: no")
+
+
 # --- again, and for how long
 
 

@@ -145,6 +145,16 @@ async def test_an_event_says_what_when_about_what_and_by_whom() -> None:
     }  # fmt: skip
 
 
+async def test_the_message_of_an_event_has_no_escape_sequences() -> None:
+    world = World()
+    await world.start()
+    world.recorder.emit(POD, "Warning", "Failed", "no \x1b]0;name\x07 here")
+    await world.clock.advance(0)
+    await world.stop()
+    (event,) = world.store.events.values()
+    assert event["message"] == "no  ]0;name  here"
+
+
 async def test_an_event_about_a_cluster_scoped_object_is_in_the_default_namespace() -> None:
     world = World()
     await world.start()
