@@ -75,6 +75,7 @@ LARGEST_EVENT: Final = 1 << 23  # bytes; API servers accept requests of 3 MiB
 # Reasons why a stream starts again
 _REASONS: Final = ("ended", "gone", "silent", "failed", "endless", "relisted")
 _INITIAL_END: Final = "k8s.io/initial-events-end"
+_DIGITS: Final = 20  # of the largest version that an API server can give
 
 ObjectEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 
@@ -441,7 +442,8 @@ class Watch(Generic[ObjectT]):
 
     def _begin_at(self, version: str) -> None:
         self._version = version
-        self._number = int(version) if version.isdecimal() else 0
+        # A server may write any text; Python refuses numbers of thousands of digits.
+        self._number = int(version) if version.isdecimal() and len(version) <= _DIGITS else 0
 
     def _whole(self, version: str) -> Listed:
         self._begin_at(version)

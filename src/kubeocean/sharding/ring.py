@@ -22,6 +22,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from kubeocean.errors import ApiError, ConfigError, KubeoceanError
@@ -467,7 +468,8 @@ class Ring:
         if not self._prepared.is_set():
             for workload in self._workloads:
                 await self._retried(workload.prepare, workload.name)
-            await self._retried(self._checks.check_controllers, "")
+            check = partial(self._checks.check_controllers, wait_s=self.timing.lease_s)
+            await self._retried(check, "")
             self._prepared.set()
         if not self._leaving.is_set():
             self.heartbeat.say(state=MemberState.HEALTHY)

@@ -102,11 +102,25 @@ class RingChecks:
         if differing := differences({field: value}, self.recorded):
             raise await self.refusal(differing)
 
-    async def check_controllers(self) -> None:
-        """Raise ConfigError if running replicas of the ring have other controllers than this
-        replica: each program would leave the keys in the shards of the other one alone."""
+    async def check_controllers(self, *, wait_s: float) -> None:
+        """Check that no running replica of the ring has other controllers than this replica: each
+        program would leave the keys in the shards of the other one alone.
+
+        :raises ConfigError: such a replica renewed its Lease within `wait_s`.
+        """
         differing = other_controllers(self.identity, self.recorded)
-        if differing is not None and (others := await self._others()):
+        if differing is None:
+            return
+        before = {record.id: record.pulse for record in await self._members()}
+        if before.keys() <= {self._own()}:
+            return
+        await self._clock.sleep(wait_s)  # a replica that crashed left its Lease, too
+        others = [
+            record.id
+            for record in await self._members()
+            if record.id != self._own() and before.get(record.id) != record.pulse
+        ]
+        if others:
             raise refusal(self._names.ring, [differing], others)
 
     def see(self, loaded: LoadedTable, *, prepared: bool) -> None:

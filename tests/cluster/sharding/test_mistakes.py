@@ -16,7 +16,8 @@ from kubeocean.runtime.transport import Request
 from kubeocean.sharding import ResourceHandler, Ring, ShardedController
 from support.background import running
 from support.custom_resources import define
-from support.ring_env import APP, MANY, SLOTS, Notes, RingEnv, config, make_objects
+from support.faults import Faults
+from support.ring_env import APP, MANY, SHORT_LEASES, SLOTS, Notes, RingEnv, config, make_objects
 from support.wait import until
 from unit.sharding.mine import Blocks
 
@@ -35,7 +36,8 @@ class Program:
     """A replica of a program with one controller of ConfigMaps."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, **sections: Any) -> None:
-        self.client = cluster.client()
+        self.faults = Faults()
+        self.client = cluster.client(wrap=self.faults.wrap)
         self.ring = Ring(self.client, config(namespace, name=f"{name}-0", **sections))
         self.handler = Added()
         self.controller = ShardedController(
@@ -54,7 +56,9 @@ async def test_a_second_program_is_refused_by_the_ring_of_another_one_until_that
 ) -> None:
     await make_objects(client, namespace, 4)
     names = ("one", "two", "two", "one")
-    first, second, third, last = (Program(cluster, namespace, name) for name in names)
+    first, second, third, last = (
+        Program(cluster, namespace, name, state=SHORT_LEASES) for name in names
+    )
     async with running(first.controller), running(first.ring):
         await until(lambda: len(first.handler.names) == 4)
         with pytest.raises(ConfigError, match="of ring ring have 'one'; give each program a ring"):
@@ -68,6 +72,22 @@ async def test_a_second_program_is_refused_by_the_ring_of_another_one_until_that
             await last.ring.run()
         await third.ring.stop()
     for each in (first, second, third, last):
+        await each.client.close()
+
+
+async def test_a_program_that_crashed_keeps_no_other_one_from_its_ring(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    await make_objects(client, namespace, 4)
+    first = Program(cluster, namespace, "one", state=SHORT_LEASES)
+    async with running(first.controller), running(first.ring):
+        await until(lambda: len(first.handler.names) == 4)
+        first.faults.partition()  # so that its Lease is not released
+    second = Program(cluster, namespace, "two", state=SHORT_LEASES)
+    async with running(second.controller), running(second.ring):
+        await until(lambda: len(second.handler.names) == 4)
+        await second.ring.stop()
+    for each in (first, second):
         await each.client.close()
 
 

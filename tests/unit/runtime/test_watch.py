@@ -162,6 +162,13 @@ async def test_patience_returns_with_the_first_word() -> None:
         assert not server.lists[-1]
 
 
+async def test_a_version_of_thousands_of_digits_ends_no_watch() -> None:
+    server = Server(lambda request: says(LISTED.replace(b'"7"', b'"%s"' % (b"9" * 5_000))))
+    async with following(server) as follower:
+        await follower.clock.advance(0)
+        assert follower.listings == 1
+
+
 async def test_one_expiry_is_answered_at_once() -> None:
     def make(request: Request) -> ScriptedStream:
         first = len(server.requests) == 1

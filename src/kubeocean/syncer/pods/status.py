@@ -24,7 +24,7 @@ from kubeocean.api.conditions import (
     POD_SYNCED,
     PodEvent,
 )
-from kubeocean.errors import ApiError
+from kubeocean.errors import ApiError, printable
 from kubeocean.runtime.objects import Json, merge_patch, printable_json
 
 __all__ = [
@@ -299,7 +299,11 @@ def _later(virtual: Json, physical: Json | None) -> Json:
 
 
 def _with_condition(conditions: list[Json], condition: Json, now: str) -> Json:
-    """Return the status patch that sets a condition; empty if it is set already."""
+    """Return the status patch that sets a condition; empty if it is set already.
+
+    The message may quote names of the worker.
+    """
+    condition = {**condition, "message": printable(condition["message"])}
     before = next((c for c in conditions if c["type"] == condition["type"]), None)
     if before is not None and condition.items() <= before.items():
         return {}

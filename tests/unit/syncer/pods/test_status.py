@@ -250,6 +250,8 @@ def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None
     (other,) = not_synced(failing, "no secret", now=LATE)["conditions"][1:]
     assert (other["message"], other["lastTransitionTime"]) == ("no secret", EARLY)
     assert types(not_synced(failing, "", now="")) == {"PodScheduled": "True"}
+    (quoting,) = not_synced(failing, "no secret \x1b[2Jx", now=LATE)["conditions"][1:]
+    assert quoting["message"] == "no secret  [2Jx"
     assert types(lost(failing, now=LATE)) == {"PodScheduled": "True", "DisruptionTarget": "True"}
     (reason,) = (c["reason"] for c in failing["status"]["conditions"][1:])
     assert reason == "FailedUpdatePod"
