@@ -7,7 +7,6 @@ from the audit log of the computing cluster.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -271,7 +270,11 @@ def kept(content: Json) -> Json:
 
 def is_clean(value: object) -> bool:
     """Whether no text in a value begins an escape sequence of a terminal."""
-    return not any(json.dumps(mark)[1:-1] in json.dumps(value) for mark in BEGINS)
+    if isinstance(value, str):  # a quoted character, such as a backslash and x1b, begins nothing
+        return not any(mark in value for mark in BEGINS)
+    if isinstance(value, dict):
+        return all(is_clean(part) for part in (*value.keys(), *value.values()))
+    return all(map(is_clean, value)) if isinstance(value, list) else True
 
 
 async def survives(scene: Scene, seconds: float) -> None:
