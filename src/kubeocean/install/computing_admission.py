@@ -32,7 +32,7 @@ from kubeocean.api import naming
 from kubeocean.api.group import NODE_LEASE_NAMESPACE, TRUE
 from kubeocean.install.object_parts import (
     RBAC,
-    PodLookup,
+    PodParameter,
     admission_policy,
     admission_rule,
     by_account,
@@ -89,7 +89,7 @@ def _tokens(values: Values) -> list[Json]:
         labels=labels(domain),
         requested_by=_by_own(values, domain.syncer),
         rules=[admission_rule("serviceaccounts/token", _CREATE)],
-        of_pod=PodLookup(f"{bound}.name", domain.token_request),
+        of_pod=PodParameter(f"{bound}.name", domain.token_request),
         variables=own,
         validations=[
             validation(

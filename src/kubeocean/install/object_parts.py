@@ -19,7 +19,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "RBAC",
-    "PodLookup",
+    "PodParameter",
     "accounts",
     "admission_policy",
     "admission_rule",
@@ -43,7 +43,7 @@ _ADMISSION: Final = "admissionregistration.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class PodLookup:
+class PodParameter:
     """The pod that a request is about, which an admission policy reads as its parameter.
 
     The API server passes each pod of the namespace to the policy. Requests that the policy applies
@@ -176,7 +176,7 @@ def admission_policy(
     rules: list[Json],
     validations: list[Json],
     variables: list[Json] | None = None,
-    of_pod: PodLookup | None = None,
+    of_pod: PodParameter | None = None,
 ) -> list[Json]:
     """Return a ValidatingAdmissionPolicy for requests of ServiceAccounts, and its binding.
 

@@ -384,7 +384,9 @@ class ShardedController(Generic[ObjectT]):
             async with asyncio.TaskGroup() as group:
                 for cache in self._ready().all():
                     group.create_task(cache.add(slots))
-        except ExceptionGroup as errors:
+        except (
+            ExceptionGroup
+        ) as errors:  # of the group; a defect is not repeated, so it comes first
             defects = errors.split(ApiError)[1]
             raise (defects or errors).exceptions[0] from errors
 
@@ -414,7 +416,7 @@ class ShardedController(Generic[ObjectT]):
                         await self._adapter.reconcile(slot, key)
             except (Ended, NotOurs):
                 return
-            except Exception as error:
+            except Exception as error:  # whatever the code of the user raises
                 _log.warning(
                     "Could not handle deletion, left it to the next owner of the shard",
                     object=str(key),

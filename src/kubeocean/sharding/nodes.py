@@ -113,7 +113,7 @@ class NodeMonitor:
         for watcher in self._watchers:
             try:
                 await getattr(watcher, _METHODS[node.status])(node)
-            except Exception as error:
+            except Exception as error:  # whatever the code of the user raises
                 _log.error(
                     "Watcher of replicas failed",
                     node=node.id,

@@ -603,7 +603,7 @@ class Ring:
             for notifier in self._notifiers:
                 try:
                     await notifier.on_shard_reassigned(*move)
-                except Exception as error:
+                except Exception as error:  # whatever the code of the user raises
                     _log.error(
                         "Notifier failed in on_shard_reassigned",
                         shard=move[0],

@@ -178,7 +178,7 @@ class SlotLifecycle:
         while True:
             try:
                 return await notifier.on_shard_gained(slot, self._resources(slot))
-            except Exception as error:
+            except Exception as error:  # whatever the code of the user raises
                 _log.error(
                     "Notifier failed in on_shard_gained, no key of the shard is worked on",
                     shard=slot,
@@ -196,7 +196,7 @@ class SlotLifecycle:
             for notifier in self._notifiers:
                 try:
                     await notifier.on_shard_lost(slot, self._resources(slot))
-                except Exception as error:
+                except Exception as error:  # whatever the code of the user raises
                     _log.error(
                         "Notifier failed in on_shard_lost, the shard is handed over nevertheless",
                         shard=slot,

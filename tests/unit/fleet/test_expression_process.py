@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from kubeocean.fleet.applier.expression_process import CPU_S, ExpressionProcess
-from kubeocean.fleet.applier.expressions import Problem
+from kubeocean.fleet.applier.expressions import ExpressionProblem
 from kubeocean.runtime.objects import Json
 from support.wait import until
 
@@ -37,11 +37,11 @@ def children() -> list[psutil.Process]:
 async def test_values_and_problems_are_returned(process: ExpressionProcess) -> None:
     assert await process.evaluate(IS_READY, READY) is True
     assert await process.evaluate(IS_READY, {"status": {"phase": "No"}}) is False
-    missing = Problem('the object has no field "status"', is_missing=True)
+    missing = ExpressionProblem('the object has no field "status"', is_missing=True)
     assert await process.evaluate(IS_READY, {}) == missing
     invalid = await process.evaluate("ready", READY)
-    assert isinstance(invalid, Problem) and "undeclared reference" in invalid.message
-    assert isinstance(await process.evaluate(IS_READY, {"a": object()}), Problem)
+    assert isinstance(invalid, ExpressionProblem) and "undeclared reference" in invalid.message
+    assert isinstance(await process.evaluate(IS_READY, {"a": object()}), ExpressionProblem)
 
 
 async def test_many_evaluations_at_once_get_their_own_answers(process: ExpressionProcess) -> None:
@@ -68,7 +68,7 @@ async def test_the_costliest_expressions_end_and_others_go_on(
     problem, ready = await asyncio.gather(
         process.evaluate(expression, LARGE), process.evaluate(IS_READY, READY)
     )
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, ExpressionProblem)
     assert reason in problem.message
     assert not problem.is_passing
     assert ready is True
@@ -89,7 +89,7 @@ async def test_an_evaluation_whose_process_is_killed_can_be_repeated(
     (child,) = children()
     child.kill()
     problem = await evaluation
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, ExpressionProblem)
     assert problem.is_passing
     assert await process.evaluate(IS_READY, READY) is True
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kubeocean.fleet.applier.expressions import (
     LONGEST,
     NOT_INSTALLED,
-    Expression,
-    Problem,
+    CompiledExpression,
+    ExpressionProblem,
     _environment,
     compiled,
 )
@@ -33,9 +33,9 @@ DATABASE: Json = {
 }
 
 
-def evaluated(text: str, obj: Json = DATABASE) -> bool | Problem:
+def evaluated(text: str, obj: Json = DATABASE) -> bool | ExpressionProblem:
     expression = compiled(text)
-    return expression if isinstance(expression, Problem) else expression.evaluate(obj)
+    return expression if isinstance(expression, ExpressionProblem) else expression.evaluate(obj)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_values(text: str, expected: bool) -> None:
     ],
 )
 def test_a_field_that_the_object_lacks_is_waited_for(text: str, message: str) -> None:
-    assert evaluated(text) == Problem(message, is_missing=True)
+    assert evaluated(text) == ExpressionProblem(message, is_missing=True)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_field_that_the_object_lacks_is_waited_for(text: str, message: str) ->
 )
 def test_an_invalid_expression_is_a_problem(text: str, message: str) -> None:
     problem = compiled(text)
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, ExpressionProblem)
     assert message in problem.message
     assert "\n" not in problem.message
     assert not problem.is_missing
@@ -116,7 +116,7 @@ def test_an_invalid_expression_is_a_problem(text: str, message: str) -> None:
 )
 def test_an_expression_that_does_not_fit_the_object_is_a_problem(text: str, message: str) -> None:
     problem = evaluated(text)
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, ExpressionProblem)
     assert message in problem.message
     assert not problem.is_missing
 
@@ -124,7 +124,7 @@ def test_an_expression_that_does_not_fit_the_object_is_a_problem(text: str, mess
 def test_loops_end_after_a_number_of_iterations() -> None:
     loops = "self.l.all(a, self.l.all(b, self.l.all(c, true)))"
     problem = evaluated(loops, {"l": list(range(1000))})
-    assert problem == Problem("Iteration budget exceeded")
+    assert problem == ExpressionProblem("Iteration budget exceeded")
 
 
 def test_an_expression_is_compiled_once() -> None:
@@ -138,7 +138,7 @@ def test_a_missing_library_is_a_problem_that_names_it(monkeypatch: pytest.Monkey
     compiled.cache_clear()
     _environment.cache_clear()
     monkeypatch.setitem(sys.modules, "cel_expr_python", None)
-    assert compiled("true") == Problem(NOT_INSTALLED)
+    assert compiled("true") == ExpressionProblem(NOT_INSTALLED)
     compiled.cache_clear()
 
 
@@ -182,8 +182,8 @@ EXPRESSIONS = st.recursive(LITERALS | PATHS | st.just("x"), _joined, max_leaves=
 @example("self == self", {"x": float("nan")})
 def test_no_expression_and_no_object_raises(text: str, obj: Json) -> None:
     value = evaluated(text, obj)
-    assert isinstance(value, bool | Problem)
-    if isinstance(value, Problem):
+    assert isinstance(value, bool | ExpressionProblem)
+    if isinstance(value, ExpressionProblem):
         assert value.message
         assert value.message.isprintable()
         assert len(value.message) <= 240
@@ -193,7 +193,7 @@ def test_no_expression_and_no_object_raises(text: str, obj: Json) -> None:
 @given(OBJECTS)
 def test_a_comparison_is_that_of_python(obj: Json) -> None:
     expression = compiled("self.status.phase == 'Ready'")
-    assert isinstance(expression, Expression)
+    assert isinstance(expression, CompiledExpression)
     status = obj.get("status")
     phase = status.get("phase") if isinstance(status, dict) else None
     assert (expression.evaluate(obj) is True) == (phase == "Ready")

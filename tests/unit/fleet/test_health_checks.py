@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kubeocean.api.fleet.conditions import Availability
 from kubeocean.errors import ConfigError
-from kubeocean.fleet.applier.expressions import LONGEST, Problem
+from kubeocean.fleet.applier.expressions import LONGEST, ExpressionProblem
 from kubeocean.fleet.applier.health_checks import (
     HealthCheck,
     HealthChecks,
@@ -73,13 +73,13 @@ def test_kubefleets_statuses_have_no_health_checks() -> None:
             "the object is not available yet: self.status.phase == 'Ready' is false",
         ),
         (
-            Problem('the object has no field "status"', is_missing=True),
+            ExpressionProblem('the object has no field "status"', is_missing=True),
             Availability.NOT_YET,
             'the object is not available yet: the object has no field "status",'
             " which self.status.phase == 'Ready' reads",
         ),
         (
-            Problem("no such function"),
+            ExpressionProblem("no such function"),
             Availability.FAILED,
             "the health check self.status.phase == 'Ready' could not be evaluated:"
             " no such function; correct the annotation",
@@ -87,13 +87,13 @@ def test_kubefleets_statuses_have_no_health_checks() -> None:
     ],
 )
 def test_how_values_are_reported(
-    value: bool | Problem, availability: Availability, message: str
+    value: bool | ExpressionProblem, availability: Availability, message: str
 ) -> None:
     assert observation(CHECK, value) == (availability, message, True)
 
 
 def test_a_problem_of_the_process_is_tried_again() -> None:
-    passing = observation(CHECK, Problem("the evaluation ended", is_passing=True))
+    passing = observation(CHECK, ExpressionProblem("the evaluation ended", is_passing=True))
     assert passing.availability is Availability.FAILED
     assert not passing.lasts
     assert "correct" not in passing.message

@@ -6,8 +6,8 @@ and it runs with low priority. The parent goes on meanwhile, and starts another 
 evaluation. A child that ends for whatever reason is the problem of that one evaluation.
 
 The child is started at the first evaluation. It reads lines from its standard input, and answers
-each with one line: JSON of expression and object, JSON of the value or of a `Problem`. It ends when
-its input does, and so with its parent.
+each with one line: JSON of expression and object, JSON of the value or of an `ExpressionProblem`.
+It ends when its input does, and so with its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from kubeocean.fleet.applier.expressions import Problem, compiled
+from kubeocean.fleet.applier.expressions import ExpressionProblem, compiled
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.objects import Json
 
@@ -37,7 +37,9 @@ _NICE: Final = 10
 _TOO_LONG: Final = f"the evaluation takes more than {CPU_S:g} s of processor time"
 _TOO_LARGE: Final = f"the evaluation needs more than {MEMORY_BYTES >> 20} MiB of memory"
 
-_ANSWERS: Final[msgspec.json.Decoder[bool | Problem]] = msgspec.json.Decoder(bool | Problem)
+_ANSWERS: Final[msgspec.json.Decoder[bool | ExpressionProblem]] = msgspec.json.Decoder(
+    bool | ExpressionProblem
+)
 
 
 class ExpressionProcess:
@@ -48,21 +50,25 @@ class ExpressionProcess:
         self._child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    async def evaluate(self, expression: str, obj: Json) -> bool | Problem:
+    async def evaluate(self, expression: str, obj: Json) -> bool | ExpressionProblem:
         """Return whether the expression is true for an object. Raises only if cancelled."""
         try:
             request = msgspec.json.encode((expression, obj)) + b"\n"
         except (TypeError, ValueError) as error:
-            return Problem(f"the object is no JSON: {error}")
+            return ExpressionProblem(f"the object is no JSON: {error}")
         async with self._turn:
             try:
                 return await within(self._clock, _WAIT_S, lambda: self._ask(request))
             except TimeoutError:
                 await self._end()
-                return Problem(f"the evaluation has not ended after {_WAIT_S:g} s", is_passing=True)
+                return ExpressionProblem(
+                    f"the evaluation has not ended after {_WAIT_S:g} s", is_passing=True
+                )
             except OSError as error:
                 await self._end()
-                return Problem(f"the child process cannot be started: {error}", is_passing=True)
+                return ExpressionProblem(
+                    f"the child process cannot be started: {error}", is_passing=True
+                )
             except BaseException:
                 await self._end()  # its answer would be taken for that of the next evaluation
                 raise
@@ -72,7 +78,7 @@ class ExpressionProcess:
         async with self._turn:
             await self._end()
 
-    async def _ask(self, request: bytes) -> bool | Problem:
+    async def _ask(self, request: bytes) -> bool | ExpressionProblem:
         child = self._child
         is_new = child is None or child.returncode is not None
         if child is None or is_new:
@@ -113,15 +119,15 @@ class ExpressionProcess:
         await child.wait()
 
 
-def _problem_of(code: int) -> Problem:
+def _problem_of(code: int) -> ExpressionProblem:
     """Return the problem of an evaluation whose process ended with this exit code."""
     match -code:
         case signal.SIGPROF:
-            return Problem(_TOO_LONG)
+            return ExpressionProblem(_TOO_LONG)
         case signal.SIGABRT:  # of the library, if an allocation fails
-            return Problem(_TOO_LARGE)
+            return ExpressionProblem(_TOO_LARGE)
         case _:
-            return Problem(f"the evaluation ended with the code {code}", is_passing=True)
+            return ExpressionProblem(f"the evaluation ended with the code {code}", is_passing=True)
 
 
 # --- the child
@@ -140,9 +146,9 @@ def _serve() -> None:
         sys.stdout.buffer.flush()
 
 
-def _answer(expression: str, obj: Json) -> bool | Problem:
+def _answer(expression: str, obj: Json) -> bool | ExpressionProblem:
     program = compiled(expression)
-    return program if isinstance(program, Problem) else program.evaluate(obj)
+    return program if isinstance(program, ExpressionProblem) else program.evaluate(obj)
 
 
 def _limit() -> None:

@@ -24,7 +24,7 @@ import msgspec
 
 from kubeocean.runtime.objects import Json
 
-__all__ = ["LONGEST", "Expression", "Problem", "compiled"]
+__all__ = ["LONGEST", "CompiledExpression", "ExpressionProblem", "compiled"]
 
 LONGEST: Final = 4096  # characters of an expression
 _COMPILED: Final = 256  # expressions that are kept
@@ -40,7 +40,7 @@ NOT_INSTALLED: Final = (
 )
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class ExpressionProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why an expression is neither true nor false for an object.
 
     - `is_missing`: the object lacks a field or an element that the expression reads.
@@ -52,55 +52,65 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     is_passing: bool = False
 
 
-class Expression:
+class CompiledExpression:
     """A compiled expression; made by `compiled`."""
 
     def __init__(self, program: Any) -> None:
         self._program = program
 
-    def evaluate(self, obj: Json) -> bool | Problem:
+    def evaluate(self, obj: Json) -> bool | ExpressionProblem:
         """Return whether the expression is true for an object. Never raises."""
         try:
             result = self._program.eval(data={"self": obj})
             kind, value = str(result.type()), result.value()
         except MemoryError:
-            return Problem("the evaluation needs too much memory")
+            return ExpressionProblem("the evaluation needs too much memory")
         except (
             Exception
         ) as error:  # the library raises RuntimeError and OverflowError, among others
-            return Problem(_error_text(str(error)))
+            return ExpressionProblem(_error_text(str(error)))
         if isinstance(value, bool):
             return value
         if kind != "ERROR":
-            return Problem(f"the value is of the type {kind.lower()}, and must be true or false")
+            return ExpressionProblem(
+                f"the value is of the type {kind.lower()}, and must be true or false"
+            )
         error_text = str(value)
         if (match := _MISSING_KEY.match(error_text)) is not None:
-            return Problem(_short(f"the object has no field {match['key']}"), is_missing=True)
+            return ExpressionProblem(
+                _short(f"the object has no field {match['key']}"), is_missing=True
+            )
         if (match := _MISSING_ELEMENT.match(error_text)) is not None:
-            return Problem(f"a list of the object has no element {match['index']}", is_missing=True)
-        return Problem(_error_text(error_text))
+            return ExpressionProblem(
+                f"a list of the object has no element {match['index']}", is_missing=True
+            )
+        return ExpressionProblem(_error_text(error_text))
 
 
 @lru_cache(_COMPILED)
-def compiled(text: str) -> Expression | Problem:
+def compiled(text: str) -> CompiledExpression | ExpressionProblem:
     """Compile an expression; return the problem if it is invalid. Never raises.
 
     Fields of objects have no declared types, so that one compiled expression serves all kinds.
     """
     if not text.strip():
-        return Problem("the expression is empty")
+        return ExpressionProblem("the expression is empty")
     if len(text) > LONGEST:
-        return Problem(f"the expression has {len(text)} characters, and may have {LONGEST}")
+        return ExpressionProblem(
+            f"the expression has {len(text)} characters, and may have {LONGEST}"
+        )
     try:
         program = _environment().compile(text)
         kind = str(program.return_type())
     except ImportError:
-        return Problem(NOT_INSTALLED)
+        return ExpressionProblem(NOT_INSTALLED)
     except Exception as error:
-        return Problem(_error_text(str(error)))
+        return ExpressionProblem(_error_text(str(error)))
     if kind not in ("BOOL", "DYN"):
-        return Problem(f"the value is of the type {kind.lower()}, and must be true or false")
-    return Expression(program)
+        return ExpressionProblem(
+            f"the value is of the type {kind.lower()}, and must be true or false"
+        )
+    return CompiledExpression(program)
 
 
 @cache

@@ -18,7 +18,7 @@ from kubeocean.api.fleet.names import ANNOTATION_AVAILABLE_WHEN
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.applier.availability import annotated_expression
 from kubeocean.fleet.applier.expression_process import ExpressionProcess
-from kubeocean.fleet.applier.expressions import LONGEST, Problem
+from kubeocean.fleet.applier.expressions import LONGEST, ExpressionProblem
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.documents import parse_yaml
 from kubeocean.runtime.objects import Json
@@ -82,7 +82,7 @@ class HealthChecks:
         await self._process.close()
 
 
-def observation(check: HealthCheck, value: bool | Problem) -> Observation:
+def observation(check: HealthCheck, value: bool | ExpressionProblem) -> Observation:
     """Return the availability of an object for which the expression has this value."""
     shown = " ".join(check.expression.split())
     if len(shown) > _SHOWN_CHARS:

@@ -16,7 +16,7 @@ from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.api.policies import problems as policy_problems
 from kubeocean.api.validation import describe
 from kubeocean.inspect.doctor.computing_checks import has_flag
-from kubeocean.inspect.doctor.enforcement import Limit
+from kubeocean.inspect.doctor.enforcement import EnforcedLimit
 from kubeocean.inspect.doctor.left_over import gone_holder
 from kubeocean.inspect.doctor.server_checks import check_clock, check_definitions, check_version
 from kubeocean.inspect.findings import Finding, Severity
@@ -149,17 +149,17 @@ def _check_enforcement(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[F
     """Check that the worker itself enforces the limits of a lease."""
     mount = worker.binding.spec.mount_namespace or snapshot.domain.worker_namespace
     messages = {
-        Limit.ADMISSION: "no admission policy of the worker limits its credential, which may"
-        " create pods on any node and with any priority class",
-        Limit.POD_SECURITY: f"the worker lets it create privileged pods: namespace {mount} has no"
-        " PodSecurity level, or level privileged",
-        Limit.EGRESS: f"namespace {mount} of the worker has no NetworkPolicy"
+        EnforcedLimit.ADMISSION: "no admission policy of the worker limits its credential, which"
+        " may create pods on any node and with any priority class",
+        EnforcedLimit.POD_SECURITY: f"the worker lets it create privileged pods: namespace {mount}"
+        " has no PodSecurity level, or level privileged",
+        EnforcedLimit.EGRESS: f"namespace {mount} of the worker has no NetworkPolicy"
         f" {snapshot.domain.egress_policy}: pods may reach metadata addresses of the nodes"
         " and the worker's API server",
     }
     remedy = f"the owner sets it up by: {join_command(worker.binding)}"
     for limit in require(worker.unenforced):
-        about, message = _about(worker), messages[Limit(limit)]
+        about, message = _about(worker), messages[EnforcedLimit(limit)]
         yield Finding(Severity.WARNING, about, message, remedy, check="enforcement")
 
 

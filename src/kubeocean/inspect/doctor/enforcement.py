@@ -20,7 +20,7 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import PODS
 from kubeocean.runtime.objects import Json, Resource, Untyped
 
-__all__ = ["Limit", "unenforced"]
+__all__ = ["EnforcedLimit", "unenforced"]
 
 _NETWORK_POLICIES: Final = Resource(
     "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, Untyped
@@ -37,7 +37,7 @@ _HARMLESS: Final = {
 }
 
 
-class Limit(StrEnum):
+class EnforcedLimit(StrEnum):
     """A limit that the API server or the network of a worker should enforce."""
 
     ADMISSION = "admission policy"
@@ -45,19 +45,19 @@ class Limit(StrEnum):
     EGRESS = "egress NetworkPolicy"
 
 
-async def unenforced(worker: Client, mount: str, domain: Domain) -> tuple[Limit, ...]:
+async def unenforced(worker: Client, mount: str, domain: Domain) -> tuple[EnforcedLimit, ...]:
     """Return the limits that a worker is known not to enforce, with the credential of `worker`.
 
     :raises ApiError: the worker did not answer.
     """
     limits = []
     if await _refusal(worker, mount, _pod(_HARMLESS, priorityClassName=_CRITICAL)) is None:
-        limits.append(Limit.ADMISSION)
+        limits.append(EnforcedLimit.ADMISSION)
     refusal = await _refusal(worker, mount, _pod({"privileged": True}, hostPID=True))
     if refusal is None or _BY_POLICY in refusal:
-        limits.append(Limit.POD_SECURITY)
+        limits.append(EnforcedLimit.POD_SECURITY)
     if await _lacks_egress_policy(worker, mount, domain):
-        limits.append(Limit.EGRESS)
+        limits.append(EnforcedLimit.EGRESS)
     return tuple(limits)
 
 
