@@ -43,8 +43,10 @@ class AgentlessJoin:
         self._name, self._hub, self._worker = name, hub, worker
         self._access, self._domain = access, domain
 
-    async def run(self, heartbeat_s: int, report: Report) -> None:
+    async def run(self, heartbeat_s: int | None, report: Report) -> None:
         """Grant the binding's credential permissions in the worker, and annotate the binding.
+
+        Without `heartbeat_s` the time between heartbeats stays as it is.
 
         :raises ConfigError: there is no such binding, `access` leads to another cluster, or a
             member with an agent has the name.
@@ -53,10 +55,9 @@ class AgentlessJoin:
         await self._check_member(binding)
         values = WorkerValues(domain=self._domain, namespace=binding.spec.mount_namespace)
         await self._worker.apply_all(agentless_objects(values), partial(report, "worker"))
-        annotations = {
-            self._domain.fleet: FLEET_MEMBER,
-            self._domain.fleet_heartbeat: str(heartbeat_s),
-        }
+        annotations = {self._domain.fleet: FLEET_MEMBER}
+        if heartbeat_s is not None:
+            annotations[self._domain.fleet_heartbeat] = str(heartbeat_s)
         changed = {key: text for key, text in annotations.items() if text != _stored(binding, key)}
         body = {"kind": CLUSTER_BINDINGS.kind, "metadata": {"name": self._name}}
         if not changed:

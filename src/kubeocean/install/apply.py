@@ -37,7 +37,7 @@ class ApplyResult(StrEnum):
     UNCHANGED = "unchanged"
     REMOVED = "removed"
     ABSENT = "absent"
-    FOREIGN = "not ours"
+    FOREIGN = "owned by others"
 
 
 def _kind(

@@ -9,71 +9,78 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kubeocean.api import group, naming
+import msgspec
+
+from kubeocean.api import group
 from kubeocean.api.crds import binding_definition
 from kubeocean.api.group import Domain
-from kubeocean.install.computing_admission import computing_admission
+from kubeocean.install.data_files import read_object, read_objects, read_text
 from kubeocean.install.limits import computing_guards, shared_budgets
-from kubeocean.install.monitoring import monitoring
 from kubeocean.install.object_parts import (
     RBAC,
     accounts,
     cluster_role_of,
     granted,
     labels,
-    named,
     role_binding,
     title,
+    user_of,
 )
 from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.roles import (
     AUTHENTICATION_READER,
+    binding_syncer_rights,
+    binding_syncer_role,
     manager_rights,
     proxier_rights,
+    secret_role,
+    secret_rules,
     shared_proxier_rights,
     shared_syncer_rights,
     syncer_rights,
 )
-from kubeocean.install.scaling import sharding_objects
 from kubeocean.install.templates import (
-    container,
-    metrics_flags,
-    pod_spec,
+    management_values,
+    program_values,
     proxier_files,
+    ring_role,
     syncer_files,
-    use_management,
 )
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
 
 __all__ = [
-    "CONTROL_PLANE_TOLERATION",
-    "NEAR_CONTROL_PLANE",
-    "PREFERRED",
+    "alert_rules",
+    "computing_admission",
     "computing_objects",
+    "dashboard",
     "kept",
     "manager_deployment",
     "metrics_reader",
+    "monitoring",
     "namespaces",
+    "near_control_plane",
     "program_objects",
+    "sharding_objects",
     "template_config_map",
     "template_config_maps",
     "withdrawn_objects",
 ]
 
-_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
-PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-NEAR_CONTROL_PLANE: Final[Json] = {
-    "weight": 100,
-    "preference": {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]},
-}
-CONTROL_PLANE_TOLERATION: Final[Json] = {
-    "key": _CONTROL_PLANE,
-    "operator": "Exists",
-    "effect": "NoSchedule",
-}
-_SYNCER_VOLUME: Final = "syncer-template"
-_PROXIER_VOLUME: Final = "proxier-template"
+# Lets the replicas of a sharded syncer divide the work of a binding.
+_RING: Final = (
+    Rule(
+        ("leases",),
+        ("get", "list", "watch", "create", "patch", "delete"),
+        "coordination.k8s.io",
+    ),
+    Rule(("configmaps",), ("get", "list", "watch", "create", "patch")),
+)
+# The manager deletes the objects of a ring with its binding.
+_REMOVAL: Final = (
+    Rule(("leases",), ("list", "delete"), "coordination.k8s.io"),
+    Rule(("configmaps",), ("get", "delete")),
+)
 
 
 def computing_objects(values: Values) -> list[Json]:
@@ -89,6 +96,20 @@ def computing_objects(values: Values) -> list[Json]:
         *(program_objects(values) if not values.management else ()),
         *(computing_admission(values) if values.admission else ()),
     ]
+
+
+def computing_admission(values: Values) -> list[Json]:
+    """Return the admission policies by which the API server limits Kubeocean's accounts."""
+    domain = values.domain
+    return read_objects(
+        "computing/admission.yaml",
+        domain=domain,
+        manager_user=user_of(values.namespace, domain.manager),
+        syncer_user=user_of(values.namespace, domain.syncer),
+        proxier_user=user_of(values.namespace, domain.proxier),
+        kept_namespaces=", ".join(f"'{each}'" for each in sorted(domain.system_namespaces)),
+        secret_role=secret_role(domain),
+    )
 
 
 def program_objects(values: Values) -> list[Json]:
@@ -128,27 +149,17 @@ def kept(body: Json) -> Json:
 
 def namespaces(values: Values) -> list[Json]:
     """Return the system namespace, and the namespace of host port placeholders."""
-    domain = values.domain
-    ours = labels(domain)
-    restricted = {group.LABEL_POD_SECURITY: "restricted"}
-    # Placeholder pods reserve host ports; no kubelet runs them.
-    privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
-    # Bindings and virtual nodes are kept by Helm; their kubeconfigs and syncers must be, too.
-    system = kept(named("Namespace", "v1", values.namespace, labels=ours | restricted))
-    if values.management:
-        system["metadata"]["annotations"][domain.management_cluster_id] = values.management
-    return [
-        system,
-        kept(named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged)),
-    ]
+    return read_objects(
+        "computing/namespaces.yaml", domain=values.domain, management=values.management or None
+    )
 
 
 def _accounts(values: Values) -> list[Json]:
     """Return the ServiceAccounts and roles of the manager, of syncers and of proxiers.
 
-    The manager binds the roles of syncers and proxiers to the accounts that it creates for each
-    binding. Templates that name an account, and bindings with a Secret in another namespace, use
-    the accounts that all bindings share.
+    The manager binds the roles of syncers and proxiers, and in single namespaces the role for
+    Secrets, to the accounts that it creates for each binding. Templates that name an account, and
+    bindings with a Secret in another namespace, use the accounts that all bindings share.
     """
     domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
     objects = accounts((domain.manager, domain.syncer, domain.proxier), namespace, labels=ours)
@@ -160,6 +171,11 @@ def _accounts(values: Values) -> list[Json]:
         (f"{domain.product}-shared-proxier", domain.proxier, shared_proxier_rights(domain)),
     ):
         objects += granted(name, rights, account=account, namespace=namespace, labels=ours)
+    for role, rules in (
+        (binding_syncer_role(domain), binding_syncer_rights(domain).everywhere),
+        (secret_role(domain), secret_rules()),
+    ):
+        objects.append(cluster_role_of(role, rules, labels=ours))
     # For future accounts, too. The role only allows to read public certificates.
     everyone = {"kind": "Group", "apiGroup": RBAC, "name": f"system:serviceaccounts:{namespace}"}
     reader = role_binding(
@@ -177,6 +193,25 @@ def metrics_reader(domain: Domain) -> Json:
     metrics."""
     metrics = Rule((), ("get",), urls=("/metrics",))
     return cluster_role_of(f"{domain.product}-metrics-reader", (metrics,), labels=labels(domain))
+
+
+def sharding_objects(values: Values) -> list[Json]:
+    """Return the roles that sharded syncers, and the manager that removes them, need besides.
+
+    The manager binds the role to the accounts that it creates for the syncers of each binding.
+    """
+    domain, namespace = values.domain, values.namespace
+    binds = Rule(("roles",), ("bind",), RBAC, (ring_role(domain),))
+    objects: list[Json] = []
+    for name, account, rules in (
+        (ring_role(domain), domain.syncer, _RING),
+        (f"{domain.manager}-unsharding", domain.manager, (*_REMOVAL, binds)),
+    ):
+        rights = Rights(within={namespace: rules})
+        objects += granted(
+            name, rights, account=account, namespace=namespace, labels=labels(domain)
+        )
+    return objects
 
 
 def _earlier_roles(values: Values) -> list[Json]:
@@ -199,57 +234,48 @@ def template_config_maps(values: Values) -> list[Json]:
 
 def template_config_map(values: Values, component: str, files: dict[str, str]) -> Json:
     """Return the ConfigMap with the templates of one component."""
-    return named(
-        "ConfigMap",
-        "v1",
-        f"{values.domain.product}-{component}-template",
-        namespace=values.namespace,
-        labels=labels(values.domain),
-        data=files,
+    return read_object(
+        "templates/config_map.yaml", domain=values.domain, component=component, files=files
     )
 
 
 def manager_deployment(values: Values) -> Json:
     """Return the Deployment of the manager."""
-    domain, component = values.domain, group.COMPONENT_MANAGER
-    arguments = [
-        *metrics_flags(),
-        f"--health-probe-bind-address=:{group.HEALTH_PORT}",
-        "--leader-elect=true",
-        f"--leader-election-id={naming.manager_election(domain)}",
-        f"--label-domain={domain.name}",
-        "--zap-encoder=json",
-        f"--zap-log-level={values.log_level}",
-    ]
-    program = container(values, component, arguments)
-    program["volumeMounts"] = [
-        *program.get("volumeMounts", ()),
-        {"name": _SYNCER_VOLUME, "mountPath": group.SYNCER_TEMPLATES, "readOnly": True},
-        {"name": _PROXIER_VOLUME, "mountPath": group.PROXIER_TEMPLATES, "readOnly": True},
-    ]
-    selector = {group.APP_NAME: domain.manager}
-    pod = pod_spec(values, account=domain.manager, containers=[program], selector=selector)
-    use_management(values, component, pod)
+    component, fields = group.COMPONENT_MANAGER, program_values(values)
+    preferences: list[Json] | None = None
     if values.near_control_plane:
-        pod["affinity"]["nodeAffinity"] |= {PREFERRED: [NEAR_CONTROL_PLANE]}
-        pod["tolerations"] = [*pod.get("tolerations", ()), CONTROL_PLANE_TOLERATION]
-    pod["volumes"] = [
-        *pod.get("volumes", ()),
-        *(
-            {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
-            for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
-        ),
-    ]
-    ours = labels(domain, component)
-    return named(
-        "Deployment",
-        "apps/v1",
-        domain.manager,
-        namespace=values.namespace,
-        labels=ours,
-        spec={
-            "replicas": values.replicas_of(component),
-            "selector": {"matchLabels": selector},
-            "template": {"metadata": {"labels": ours}, "spec": pod},
-        },
+        near = near_control_plane()
+        preferences = near["preferences"]
+        fields["tolerations"] = [*(fields["tolerations"] or ()), near["toleration"]]
+    return read_object(
+        "computing/manager.yaml",
+        replicas=values.replicas_of(component),
+        near_control_plane=preferences,
+        **fields,
+        **management_values(values, component),
     )
+
+
+def near_control_plane() -> Json:
+    """Return the preferences and the toleration of a manager near the control plane."""
+    return read_object("computing/near_control_plane.yaml")
+
+
+def monitoring(values: Values) -> list[Json]:
+    """Return a Service for all metrics ports, its ServiceMonitor, the alerts and the dashboard."""
+    return read_objects(
+        "monitoring/objects.yaml",
+        domain=values.domain,
+        alerts=alert_rules(values.domain),
+        dashboard=dashboard(indent=1),
+    )
+
+
+def alert_rules(domain: Domain) -> Json:
+    """Return the alerts as a group of Prometheus rules."""
+    return read_object("monitoring/alerts.yaml", domain=domain)
+
+
+def dashboard(*, indent: int) -> str:
+    """Return the JSON of the Grafana dashboard."""
+    return f"{msgspec.json.format(read_text('monitoring/dashboard.json'), indent=indent)}\n"

@@ -88,7 +88,10 @@ def secret_name(binding: str) -> str:
 
 
 def server_option(domain: Domain) -> str:
-    """Return the annotation of a kubeconfig Secret that holds the URL of `join --server`."""
+    """Return the annotation that holds the URL of `join --server`, or of `fleet join --hub-url`.
+
+    The first is on the Secret of the kubeconfig, the second on the Deployment of a member's agent.
+    """
     return f"{domain.name}/join-server"
 
 

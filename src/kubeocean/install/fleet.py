@@ -21,7 +21,12 @@ from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS, MemberCluster
+from kubeocean.api.fleet.clusters import (
+    CLUSTER_GROUP,
+    MEMBER_CLUSTERS,
+    MemberCluster,
+    MemberClusterSpec,
+)
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
 from kubeocean.api.fleet.names import (
@@ -34,23 +39,20 @@ from kubeocean.api.fleet.names import (
     SYSTEM_NAMESPACE,
     VALIDATING_WEBHOOKS,
     WEBHOOK_CERTIFICATES,
+    WEBHOOK_SERVICE,
 )
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, GROUP, Domain
 from kubeocean.install.computing_objects import kept
-from kubeocean.install.fleet_webhooks import (
-    WebhookValues,
-    certificate_objects,
-    mount_certificate,
-    webhook_service,
-)
+from kubeocean.install.credentials import server_option
+from kubeocean.install.data_files import read_object, read_objects
 from kubeocean.install.limits import disruption_budget
-from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named, worker_labels
+from kubeocean.install.object_parts import RBAC, accounts, granted, labels, worker_labels
 from kubeocean.install.permissions import Permission, Rights, Rule
 from kubeocean.install.roles import REVIEWS
-from kubeocean.install.templates import container, metrics_flags, pod_spec
-from kubeocean.install.values import Values, WorkerValues
+from kubeocean.install.templates import program_values
+from kubeocean.install.values import IMAGE, Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json, Resource, Untyped, controller_of
 
@@ -61,6 +63,8 @@ __all__ = [
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
     "HubConnection",
+    "MemberOptions",
+    "WebhookValues",
     "agentless_objects",
     "agentless_rights",
     "agentless_roles",
@@ -164,7 +168,8 @@ def applier_permissions() -> Iterator[Permission]:
 
 
 def agentless_objects(values: WorkerValues) -> list[Json]:
-    """Return the definitions and roles with which a worker can be a member without an agent."""
+    """Return the CustomResourceDefinitions and RBAC objects that let a worker be a member without
+    an agent."""
     return [*member_definitions(), *agentless_roles(values)]
 
 
@@ -196,7 +201,7 @@ def member_objects(domain: Domain = DEFAULT) -> list[Json]:
 def _account_objects(account: str, rights: Rights, domain: Domain) -> list[Json]:
     own = labels(domain)
     return [
-        kept(named("Namespace", "v1", SYSTEM_NAMESPACE, labels=own)),
+        read_object("fleet/namespace.yaml", domain=domain),
         *accounts((account,), SYSTEM_NAMESPACE, labels=own),
         *granted(account, rights, account=account, namespace=SYSTEM_NAMESPACE, labels=own),
     ]
@@ -207,26 +212,33 @@ def identity_name(member: str) -> str:
     return f"fleet-member-agent-{member}"
 
 
-def member_identity(member: str, domain: Domain = DEFAULT) -> Json:
-    """Return the ServiceAccount, on the hub, that a member authenticates as."""
+def member_identity(member: str, domain: Domain = DEFAULT, *, owner_uid: str = "") -> Json:
+    """Return the ServiceAccount, on the hub, that a member authenticates as.
+
+    With `owner_uid`, the UID of its MemberCluster, the account is garbage-collected when the member
+    has left, and tokens of the account are no longer accepted.
+    """
     (account,) = accounts((identity_name(member),), SYSTEM_NAMESPACE, labels=labels(domain))
+    if owner_uid:
+        account["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": MEMBER_CLUSTERS.api_version,
+                "kind": MEMBER_CLUSTERS.kind,
+                "name": member,
+                "uid": owner_uid,
+            }
+        ]
     return account
 
 
 def member_cluster(member: str, *, heartbeat_s: int) -> Json:
     """Return the MemberCluster of a member whose identity is its own ServiceAccount."""
-    identity = {
-        "kind": "ServiceAccount",
-        "name": identity_name(member),
-        "namespace": SYSTEM_NAMESPACE,
-    }
-    spec = {"identity": identity, "heartbeatPeriodSeconds": heartbeat_s}
-    return {
-        "apiVersion": MEMBER_CLUSTERS.api_version,
-        "kind": MEMBER_CLUSTERS.kind,
-        "metadata": {"name": member},
-        "spec": spec,
-    }
+    return read_object(
+        "fleet/member_cluster.yaml",
+        member=member,
+        account=identity_name(member),
+        heartbeat_s=heartbeat_s,
+    )
 
 
 def join_problem(
@@ -264,24 +276,85 @@ def join_problem(
 
 def _member_of(agent: Json) -> str:
     """Return the name of the member that the Deployment of an agent serves."""
-    variables = agent["spec"]["template"]["spec"]["containers"][0].get("env") or ()
+    variables = _program(agent).get("env") or ()
     named = (each.get("value", "") for each in variables if each["name"] == _NAME_VARIABLE)
     return next(named, "")
 
 
+def _program(agent: Json) -> Json:
+    container: Json = agent["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """Options of `kubeocean fleet join`; None or empty means that an option was not given."""
+
+    heartbeat_s: int | None = None
+    hub_url: str = ""
+    image: str = ""
+
+    def with_present(
+        self, name: str, members: Iterable[MemberCluster], agent: Json | None, domain: Domain
+    ) -> MemberOptions:
+        """Return the options with the present values of those that were not given.
+
+        `agent` is the Deployment of the agent in the cluster. An image of Kubeocean itself is not
+        kept, so that a join with a newer program updates the agent.
+        """
+        heartbeats = [
+            each.spec.heartbeat_period_seconds
+            for each in members
+            if each.name == name and not each.deleting
+        ]
+        url = image = ""
+        if agent is not None and _member_of(agent) == name:
+            annotations = agent["metadata"].get("annotations") or {}
+            url = annotations.get(server_option(domain), "")
+            stored = str(_program(agent).get("image") or "")
+            image = stored if _repository(stored) != _repository(IMAGE) else ""
+        heartbeat_s = next(iter(heartbeats), MemberClusterSpec().heartbeat_period_seconds)
+        return MemberOptions(
+            heartbeat_s if self.heartbeat_s is None else self.heartbeat_s,
+            self.hub_url or url,
+            self.image or image or IMAGE,
+        )
+
+
+def _repository(image: str) -> str:
+    return image.rpartition(":")[0]
+
+
 def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
     """Return the Secret of a member that holds its token for the hub."""
-    data = {"token": base64.b64encode(token.encode()).decode()}
-    own = labels(domain)
-    return named("Secret", "v1", TOKEN_SECRET, namespace=SYSTEM_NAMESPACE, labels=own, data=data)
+    return read_object(
+        "fleet/token_secret.yaml", domain=domain, token=base64.b64encode(token.encode()).decode()
+    )
 
 
 def health_checks_map(content: str, domain: Domain = DEFAULT) -> Json:
     """Return the ConfigMap of a member that holds the file of its agent's `--health-checks`."""
-    own, data = labels(domain), {"checks.yaml": content}
-    return named(
-        "ConfigMap", "v1", HEALTH_CHECKS, namespace=SYSTEM_NAMESPACE, labels=own, data=data
-    )
+    return read_object("fleet/health_checks.yaml", domain=domain, content=content)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookValues:
+    """Values of a hub's webhooks, with the names of KubeFleet's chart.
+
+    A hub issues its certificates itself and shares them between its replicas, unless cert-manager
+    does.
+
+    - `connection`: whether API servers reach the hub by its Service (`service`) or by a URL of that
+      Service (`url`).
+    - `certificate_secret`: Secret in which cert-manager stores the certificate; empty if the hub
+      issues its certificates.
+    """
+
+    enabled: bool = True
+    service: str = WEBHOOK_SERVICE
+    connection: str = "service"
+    guard_rail: bool = False
+    certificate_secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +365,12 @@ class HubConnection:
     server: str
     certificate_authority: bytes | None = None  # PEM
     insecure: bool = False
+    is_chosen: bool = False  # whether a user chose the server, so that a repeated join keeps it
 
     @classmethod
     def from_access(cls, member: str, access: Access, server: str = "") -> HubConnection:
         """Return the connection of an administrator's `access`, or with `server` as the URL."""
-        return cls(member, server or access.server, access.ca, access.insecure)
+        return cls(member, server or access.server, access.ca, access.insecure, bool(server))
 
 
 def hub_workload(values: Values, webhooks: WebhookValues | None = None) -> list[Json]:
@@ -304,66 +378,53 @@ def hub_workload(values: Values, webhooks: WebhookValues | None = None) -> list[
     webhooks = webhooks or WebhookValues()
     selector, own = {group.APP_NAME: HUB_ACCOUNT}, labels(values.domain)
     objects = [disruption_budget(HUB_ACCOUNT, SYSTEM_NAMESPACE, selector, labels=own)]
+    common: Json = {"service": webhooks.service, "domain": values.domain}
     if webhooks.enabled:
-        objects.append(webhook_service(webhooks, selector, labels=own))
-    if webhooks.enabled and webhooks.certificate_secret:
-        objects += certificate_objects(webhooks, labels=own)
+        objects.append(read_object("fleet/hub_webhook.yaml", **common))
+    if webhooks.enabled and (secret := webhooks.certificate_secret):
+        objects += read_objects("fleet/hub_certificate.yaml", certificate_secret=secret, **common)
     return [*objects, _hub_deployment(values, webhooks)]
 
 
 def _hub_deployment(values: Values, webhooks: WebhookValues) -> Json:
     """Return the Deployment of a hub."""
-    arguments = ["hub", *_common(values), *webhooks.flags, f"--zap-log-level={values.log_level}"]
-    program = container(values, "fleet", arguments)
-    program["ports"].append(webhooks.port)
-    deployment = _deployment(values, HUB_ACCOUNT, program)
-    if webhooks.enabled and webhooks.certificate_secret:
-        mount_certificate(deployment["spec"]["template"]["spec"], webhooks.certificate_secret)
+    deployment = read_object(
+        "fleet/hub.yaml",
+        webhooks=webhooks,
+        enable_webhook=_word(webhooks.enabled),
+        enable_guard_rail=_word(webhooks.guard_rail),
+        use_cert_manager=_word(bool(webhooks.certificate_secret)),
+        label_domain=_label_domain(values),
+        **program_values(values),
+    )
+    if not (webhooks.enabled and webhooks.certificate_secret):
+        pod = deployment["spec"]["template"]["spec"]
+        del pod["volumes"], pod["containers"][0]["volumeMounts"]
     return deployment
 
 
 def member_deployment(values: Values, connection: HubConnection) -> Json:
     """Return the Deployment of a member's agent."""
-    arguments = [
-        "member",
-        *_common(values),
-        f"--token-secret={SYSTEM_NAMESPACE}/{TOKEN_SECRET}",
-        f"--zap-log-level={values.log_level}",
-    ]
-    env = [
-        {"name": _NAME_VARIABLE, "value": connection.member},
-        {"name": "HUB_SERVER_URL", "value": connection.server},
-    ]
-    if connection.insecure:
-        arguments.append("--tls-insecure")
-    elif connection.certificate_authority is not None:
+    authority: Json | None = None
+    if connection.certificate_authority is not None and not connection.insecure:
         encoded = base64.b64encode(connection.certificate_authority).decode()
-        env.append({"name": "HUB_CERTIFICATE_AUTHORITY", "value": encoded})
-    return _deployment(values, MEMBER_ACCOUNT, container(values, "fleet", arguments, env=env))
-
-
-def _common(values: Values) -> list[str]:
-    domain = values.domain
-    return [
-        *metrics_flags(),
-        f"--health-probe-bind-address=:{group.HEALTH_PORT}",
-        *([f"--label-domain={domain.name}"] if domain != DEFAULT else []),
-    ]
-
-
-def _deployment(values: Values, account: str, program: Json) -> Json:
-    selector = {group.APP_NAME: account}
-    own = labels(values.domain) | selector
-    pod = pod_spec(values, account=account, containers=[program], selector=selector)
-    return named(
-        "Deployment",
-        "apps/v1",
-        account,
-        namespace=SYSTEM_NAMESPACE,
-        labels=own,
-        spec={
-            "replicas": values.replicas,
-            "selector": {"matchLabels": selector},
-            "template": {"metadata": {"labels": own}, "spec": pod},
-        },
+        authority = {"name": "HUB_CERTIFICATE_AUTHORITY", "value": encoded}
+    chosen = {server_option(values.domain): connection.server} if connection.is_chosen else None
+    return read_object(
+        "fleet/member.yaml",
+        connection=connection,
+        annotations=chosen,
+        certificate_authority=authority,
+        insecure="--tls-insecure" if connection.insecure else None,
+        label_domain=_label_domain(values),
+        **program_values(values),
     )
+
+
+def _label_domain(values: Values) -> str | None:
+    """Return the flag that names the label domain, which programs need for another than theirs."""
+    return f"--label-domain={values.domain.name}" if values.domain != DEFAULT else None
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"

@@ -360,8 +360,10 @@ class Join:
         :raises ConfigError: the worker's certificate would not be verified.
         """
         if self._access.insecure and not self._request.insecure:
-            message = "has insecure-skip-tls-verify: whoever is between the clusters could read "
-            message += "the credential and all Secrets of pods; --insecure accepts this"
+            message = (
+                "has insecure-skip-tls-verify: an attacker on the network between the clusters"
+                " could read the credential and all Secrets of pods; --insecure accepts this"
+            )
             raise ConfigError(message, source="--kubeconfig", value=self._access.server)
 
     async def _check_namespace(self, computing_id: str) -> None:

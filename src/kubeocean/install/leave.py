@@ -48,7 +48,7 @@ from kubeocean.runtime.kinds import (
 )
 from kubeocean.runtime.objects import Json, Object, ObjectT, Resource, Untyped
 
-__all__ = ["Departure", "Leave", "waits_for"]
+__all__ = ["LEFT_KINDS", "Departure", "Leave", "waits_for"]
 
 _POLL_S: Final = 1.0
 _FORCED_S: Final = 10.0  # for the API server to delete a binding whose finalizers were removed
@@ -56,7 +56,17 @@ _KEPT_KINDS: Final = frozenset({"CustomResourceDefinition", "Namespace", "Priori
 _CLAIMS: Final = Resource(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped
 )
-_COPIED: Final[tuple[Resource[Any], ...]] = (PODS, CONFIG_MAPS, SECRETS, _CLAIMS, SERVICES)
+_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
+# Kinds that a syncer creates for pods in a worker. A test compares them with the table of
+# replicated kinds (`syncer/replication/kinds`), which this package cannot import.
+LEFT_KINDS: Final[tuple[Resource[Any], ...]] = (
+    PODS,
+    CONFIG_MAPS,
+    SECRETS,
+    _CLAIMS,
+    _VOLUMES,
+    SERVICES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +252,7 @@ class Leave:
     async def _orphans(
         self, worker: Applier, values: WorkerValues, computing_id: str
     ) -> tuple[str, ...]:
-        """Describe pods and copies of the binding that are left in the mount namespace."""
+        """Describe pods and copies of the binding that are left in the worker."""
         domain = self._domain
         selector = {
             domain.managed_by: domain.product,
@@ -251,7 +261,7 @@ class Leave:
         }
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
         orphans = []
-        for resource in _COPIED:
+        for resource in LEFT_KINDS:
             listing = await worker.client.list(resource, values.mount_namespace, labels=labels)
             if listing.items:
                 orphans.append(f"{counted(len(listing.items), resource.kind)} of {self._name}")

@@ -30,7 +30,8 @@ from kubeocean.install.computing_objects import (
     withdrawn_objects,
 )
 from kubeocean.install.credentials import due, kubeconfig, read_token, token_request
-from kubeocean.install.object_parts import accounts, granted, labels, named, title
+from kubeocean.install.data_files import read_object
+from kubeocean.install.object_parts import accounts, granted, labels, title
 from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import computing_secret
@@ -94,32 +95,17 @@ def anchors(values: Values) -> list[Json]:
 
     The deletion of such a Secret invalidates the token of one program.
     """
-    return [
-        named(
-            "Secret",
-            "v1",
-            f"{values.domain.product}-{component}-management",
-            namespace=values.namespace,
-            labels=labels(values.domain),
-            type="Opaque",
-        )
-        for component in _COMPONENTS
-    ]
+    product = values.domain.product
+    return [_secret(values, f"{product}-{component}-management") for component in _COMPONENTS]
 
 
 def credential_secrets(values: Values) -> list[Json]:
     """Return the Secrets of the management cluster, without the kubeconfigs in them."""
-    return [
-        named(
-            "Secret",
-            "v1",
-            computing_secret(values, component),
-            namespace=values.namespace,
-            labels=labels(values.domain),
-            type="Opaque",
-        )
-        for component in _COMPONENTS
-    ]
+    return [_secret(values, computing_secret(values, component)) for component in _COMPONENTS]
+
+
+def _secret(values: Values, name: str) -> Json:
+    return read_object("program_secret.yaml", domain=values.domain, name=name)
 
 
 async def recorded_management(computing: Client, domain: Domain) -> str:
@@ -176,8 +162,10 @@ class Credentials:
         clock: Clock | None = None,
     ) -> None:
         if access.insecure:
-            message = "has insecure-skip-tls-verify: whoever is between the clusters could act as "
-            message += "Kubeocean's programs; use certificate-authority-data instead"
+            message = (
+                "has insecure-skip-tls-verify: an attacker on the network between the clusters"
+                " could act as Kubeocean's programs; use certificate-authority-data instead"
+            )
             raise ConfigError(message, source="--kubeconfig", value=access.server)
         self._values = values
         self._computing = computing

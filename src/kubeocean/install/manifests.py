@@ -8,12 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import yaml
 
 from kubeocean.api.group import DEFAULT
 from kubeocean.install.charts import computing_chart, hub_chart, member_chart, worker_chart
-from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.computing_objects import alert_rules, computing_objects, dashboard
 from kubeocean.install.fleet import (
     HubConnection,
     hub_objects,
@@ -21,7 +20,6 @@ from kubeocean.install.fleet import (
     member_deployment,
     member_objects,
 )
-from kubeocean.install.monitoring import alert_rules, dashboard
 from kubeocean.install.templates import text
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.install.worker_objects import worker_objects
@@ -48,10 +46,9 @@ def render() -> dict[str, str]:
     member = member_deployment(Values(), SAMPLE_CONNECTION)
     files |= _kustomize("fleet-member", [*member_objects(), member])
     rules = yaml.safe_dump(alert_rules(DEFAULT), sort_keys=False, width=1000)
-    dashboard_json = msgspec.json.format(msgspec.json.encode(dashboard()), indent=2).decode()
     return files | {
         "monitoring/alerts.yaml": _NOTE + rules,
-        "monitoring/dashboard.json": f"{dashboard_json}\n",
+        "monitoring/dashboard.json": dashboard(indent=2),
     }
 
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
-from kubeocean.api.group import (
-    APP_COMPONENT,
-    APP_NAME,
-    APP_PART_OF,
-    COMPONENT_WORKER,
-    TRUE,
-    Domain,
-)
+from kubeocean.api.group import APP_PART_OF, COMPONENT_WORKER, Domain
 from kubeocean.install.permissions import Rights, Rule
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "RBAC",
-    "PodParameter",
     "accounts",
-    "admission_policy",
-    "admission_rule",
-    "by_account",
     "cluster_role_binding",
     "cluster_role_of",
     "granted",
@@ -33,34 +21,16 @@ __all__ = [
     "role_of",
     "title",
     "user_of",
-    "validation",
     "worker_labels",
 ]
 
 RBAC: Final = "rbac.authorization.k8s.io"
 _RBAC_VERSION: Final = f"{RBAC}/v1"
-_ADMISSION: Final = "admissionregistration.k8s.io/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class PodParameter:
-    """The pod that a request is about, which an admission policy reads as its parameter.
-
-    The API server passes each pod of the namespace to the policy. Requests that the policy applies
-    to have a label, so that the API server reads pods for no other request.
-    """
-
-    name: str  # CEL expression for the name of the pod
-    request_label: str  # of the requests, with the value "true"
-
-
-def labels(domain: Domain, component: str = "") -> dict[str, str]:
-    """Return the labels of an installation's objects; with `component`, of that component's."""
-    result = {APP_PART_OF: domain.product}
-    if component:
-        result[APP_NAME] = f"{domain.product}-{component}"
-        result[APP_COMPONENT] = component
-    return result
+def labels(domain: Domain) -> dict[str, str]:
+    """Return the labels of an installation's objects."""
+    return {APP_PART_OF: domain.product}
 
 
 def worker_labels(domain: Domain) -> dict[str, str]:
@@ -168,68 +138,9 @@ def role_binding(
     )
 
 
-def admission_policy(
-    name: str,
-    *,
-    labels: dict[str, str],
-    requested_by: str,
-    rules: list[Json],
-    validations: list[Json],
-    variables: list[Json] | None = None,
-    of_pod: PodParameter | None = None,
-) -> list[Json]:
-    """Return a ValidatingAdmissionPolicy for requests of ServiceAccounts, and its binding.
-
-    - `requested_by`: a CEL expression that selects these accounts, such as `by_account` returns.
-    - `of_pod`: the pod that the policy looks up; it is `params` in CEL.
-    """
-    conditions: list[Json] = [{"name": "by-the-account", "expression": requested_by}]
-    constraints: Json = {"resourceRules": rules}
-    spec: Json = {"failurePolicy": "Fail"}
-    binding: Json = {"policyName": name, "validationActions": ["Deny"]}
-    if of_pod is not None:
-        expression = f"params.metadata.name == {of_pod.name}"
-        conditions.append({"name": "of-the-pod", "expression": expression})
-        selector: Json = {"matchLabels": {of_pod.request_label: TRUE}}
-        constraints["objectSelector"] = selector
-        spec["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
-        # All pods in the namespace of the request; a policy cannot select one by its name.
-        binding["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Deny"}
-    spec |= {
-        "matchConstraints": constraints,
-        "matchConditions": conditions,
-        **({"variables": variables} if variables else {}),
-        "validations": validations,
-    }
-    return [
-        named("ValidatingAdmissionPolicy", _ADMISSION, name, labels=labels, spec=spec),
-        named("ValidatingAdmissionPolicyBinding", _ADMISSION, name, labels=labels, spec=binding),
-    ]
-
-
-def by_account(namespace: str, name: str) -> str:
-    """Return the CEL expression that selects requests of one service account."""
-    return f"request.userInfo.username == '{user_of(namespace, name)}'"
-
-
 def user_of(namespace: str, account: str) -> str:
     """Return the user name of a service account."""
     return f"system:serviceaccount:{namespace}:{account}"
-
-
-def admission_rule(resource: str, *operations: str, group: str = "") -> Json:
-    """Return the rule of an admission policy for operations on one resource."""
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["*"],
-        "resources": [resource],
-        "operations": list(operations),
-    }
-
-
-def validation(expression: str, message: str) -> Json:
-    """Return a validation of an admission policy: a CEL expression and the refusal's message."""
-    return {"expression": expression, "message": message, "reason": "Forbidden"}
 
 
 def title(body: Json) -> str:

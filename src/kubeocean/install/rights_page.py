@@ -14,10 +14,12 @@ from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.roles import (
     AUTHENTICATION_READER,
     DEFAULT_ADD_ONS,
+    binding_syncer_rights,
     manager_rights,
     metrics_rights,
     proxier_own_rights,
     proxier_rights,
+    secret_rules,
     shared_proxier_rights,
     shared_syncer_rights,
     syncer_own_rights,
@@ -25,12 +27,13 @@ from kubeocean.install.roles import (
     worker_rights,
 )
 
-__all__ = ["BINDING", "LEASE", "MOUNT", "SECRET", "rights_page"]
+__all__ = ["BINDING", "GRANTED", "LEASE", "MOUNT", "SECRET", "rights_page"]
 
 BINDING: Final = "<binding>"
 SECRET: Final = "<kubeconfig Secret>"  # noqa: S105 - a placeholder
 LEASE: Final = "<syncer Deployment>"
 MOUNT: Final = "<mount namespace>"
+GRANTED: Final = "<granted namespace>"
 _HEAD: Final = (
     "| in namespace | API group | resources | only those named | verbs |\n|---|---|---|---|---|"
 )
@@ -46,6 +49,9 @@ tables. Admission policies limit some of these permissions further:
 
 `{BINDING}`, `{SECRET}`, `{LEASE}` and `{MOUNT}` stand for the names of
 one binding's own objects; the Lease of a syncer's election has the name of its Deployment.
+`{GRANTED}` is each namespace in which pods on the binding's virtual nodes, or their volumes,
+need Secrets: the manager creates a RoleBinding there, and lists the namespace in the binding's
+`status.secretNamespaces.granted`.
 Kubernetes lets every authenticated user review its own permissions, which is not repeated here. All
 accounts in `{DEFAULT.system_namespace}` are bound to Kubernetes' Role
 `{AUTHENTICATION_READER}`, which reads the certificates of clients in
@@ -62,7 +68,7 @@ def rights_page() -> str:
         (
             "The syncers of a binding",
             "`kubeocean-syncer-<clusterID>`, which the manager creates",
-            (syncer_rights(), own_syncer),
+            (binding_syncer_rights(), own_syncer, Rights(within={GRANTED: secret_rules()})),
         ),
         (
             "The proxiers of a binding",

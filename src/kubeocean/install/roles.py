@@ -17,10 +17,12 @@ permissions are add-ons that the owner of the worker may grant:
 - `log-configs`: copy LogConfigs, which are cluster-scoped.
 
 In the computing cluster the manager creates an account for the syncers and one for the proxiers of
-each binding. They have the permissions of all syncers or proxiers (`syncer_rights`,
+each binding. They have the permissions of all syncers or proxiers (`binding_syncer_rights`,
 `proxier_rights`), and those for objects of their own binding (`syncer_own_rights`,
-`proxier_own_rights`). Templates of the earlier implementation use an account that all bindings
-share.
+`proxier_own_rights`). Secrets are not among them: the manager binds the role of `secret_rules` to
+the account of a syncer in each namespace in which pods of its virtual nodes, or their volumes, need
+Secrets. Templates of the earlier implementation use an account that all bindings share, which reads
+Secrets of all namespaces (`syncer_rights`).
 """
 
 from __future__ import annotations
@@ -50,11 +52,15 @@ __all__ = [
     "REVIEWS",
     "AddOn",
     "add_on_rule",
+    "binding_syncer_rights",
+    "binding_syncer_role",
     "egress_rule",
     "manager_rights",
     "metrics_rights",
     "proxier_own_rights",
     "proxier_rights",
+    "secret_role",
+    "secret_rules",
     "shared_proxier_rights",
     "shared_syncer_rights",
     "syncer_own_rights",
@@ -165,8 +171,32 @@ def metrics_rights() -> Rights:
 # The computing cluster
 
 
+def binding_syncer_role(domain: Domain = DEFAULT) -> str:
+    """Return the name of the ClusterRole with `binding_syncer_rights`.
+
+    The name does not begin like those of the ClusterRoles that the manager may write.
+    """
+    return f"{domain.product}-binding-syncer"
+
+
+def secret_role(domain: Domain = DEFAULT) -> str:
+    """Return the name of the ClusterRole with `secret_rules`."""
+    return f"{domain.product}-secret-reader"
+
+
+def secret_rules() -> tuple[Rule, ...]:
+    """Return the rules by which a syncer reads and labels Secrets, in one namespace at a time."""
+    return (Rule(("secrets",), (*_READ, "patch")),)
+
+
 def syncer_rights(domain: Domain = DEFAULT) -> Rights:
-    """Return the permissions that all syncers have, in all namespaces."""
+    """Return the permissions of syncers with a shared account, in all namespaces."""
+    own = binding_syncer_rights(domain)
+    return Rights((*own.everywhere, *secret_rules()), own.within)
+
+
+def binding_syncer_rights(domain: Domain = DEFAULT) -> Rights:
+    """Return the permissions that the syncers of all bindings have, in all namespaces."""
     return Rights(
         (
             IDENTITY,
@@ -178,10 +208,7 @@ def syncer_rights(domain: Domain = DEFAULT) -> Rights:
             Rule(("pods",), (*_READ, "delete")),
             Rule(("pods/status",), ("patch",)),
             Rule(("pods/eviction",), ("create",)),
-            Rule(
-                ("configmaps", "secrets", "persistentvolumeclaims", "persistentvolumes"),
-                (*_READ, "patch"),
-            ),
+            Rule(("configmaps", "persistentvolumeclaims", "persistentvolumes"), (*_READ, "patch")),
             Rule(("persistentvolumeclaims/status",), ("patch",)),
             Rule(("services",), _READ),
             Rule(("endpointslices",), _LIST_WATCH, "discovery.k8s.io"),
@@ -198,7 +225,7 @@ def syncer_rights(domain: Domain = DEFAULT) -> Rights:
 
 
 def syncer_own_rights(*, binding: str, secret: str, lease: str, namespace: str) -> Rights:
-    """Return the permissions that the syncer of one binding has besides `syncer_rights`.
+    """Return the permissions that the syncer of one binding has besides `binding_syncer_rights`.
 
     - `secret`: name of the Secret with the worker's kubeconfig.
     - `lease`: name of the Lease with which its replicas elect a leader.
@@ -265,11 +292,15 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
 
     The manager reads kubeconfigs in its own namespace only. It creates accounts for syncers and
     proxiers with permissions that it has itself, and may bind these accounts to the roles of all
-    syncers or all proxiers. Templates with other kinds of objects need additional permissions.
+    syncers or all proxiers. The role for Secrets is bound in namespaces of pods and volumes, which
+    the manager lists to verify that a syncer needs Secrets there. Templates with other kinds of
+    objects need additional permissions.
     """
     certificates = "certificates.k8s.io"
-    accounts = (Rule(("rolebindings",), _READ_WRITE, _RBAC),)
     may_bind = Rule(("roles",), ("bind",), _RBAC, (domain.syncer,))
+    bindable = (
+        domain.syncer, domain.proxier, binding_syncer_role(domain), secret_role(domain),
+    )  # fmt: skip
     return Rights(
         (
             Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
@@ -280,19 +311,21 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
             Rule(("nodes",), ("list", "patch", "delete")),
             Rule(("certificatesigningrequests",), ("get", "list", "delete"), certificates),
             Rule(("clusterroles", "clusterrolebindings"), _READ_WRITE, _RBAC),
-            Rule(("clusterroles",), ("bind",), _RBAC, (domain.syncer, domain.proxier)),
+            Rule(("clusterroles",), ("bind",), _RBAC, bindable),
+            Rule(("rolebindings",), _READ_WRITE, _RBAC),
+            Rule(("pods", "persistentvolumes"), ("list",)),
             *REVIEWS,
         ),
         {
             EVENTS_NAMESPACE: (Rule(("events",), _CREATE_PATCH),),
-            NODE_LEASE_NAMESPACE: (*accounts, may_bind),
-            domain.host_port_namespace: (*accounts, may_bind),
+            NODE_LEASE_NAMESPACE: (may_bind,),
+            domain.host_port_namespace: (may_bind,),
             domain.system_namespace: (
                 _ELECTION,
                 Rule(("leases",), ("delete",), "coordination.k8s.io"),  # Leases of deleted syncers
                 Rule(("deployments",), _READ_WRITE, "apps"),
                 Rule(("services", "serviceaccounts"), _READ_WRITE),
-                Rule(("roles", "rolebindings"), _READ_WRITE, _RBAC),
+                Rule(("roles",), _READ_WRITE, _RBAC),
                 Rule(("poddisruptionbudgets",), _READ_WRITE, "policy"),
                 Rule(("horizontalpodautoscalers",), _READ_WRITE, "autoscaling"),
                 # Patch: to renew the kubeconfigs of workers.

@@ -16,6 +16,7 @@ from kubeocean.api import group
 from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.api.validation import zone_names
 from kubeocean.errors import ConfigError
+from kubeocean.install.data_files import read_object
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn
 from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Json
@@ -77,18 +78,8 @@ class Size(StrEnum):
     @property
     def resources(self) -> Json:
         """Requests and limits of a container for workers of this size."""
-        return {
-            Size.SMALL: _resources("100m", "128Mi", "500m", "512Mi"),
-            Size.MEDIUM: _resources("200m", "256Mi", "1", "1Gi"),
-            Size.LARGE: _resources("500m", "512Mi", "2", "2Gi"),
-        }[self]
-
-
-def _resources(cpu: str, memory: str, most_cpu: str, most_memory: str) -> Json:
-    return {
-        "requests": {"cpu": cpu, "memory": memory},
-        "limits": {"cpu": most_cpu, "memory": most_memory},
-    }
+        resources: Json = read_object("sizes.yaml")[self]
+        return resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +139,7 @@ class Values:
             raise ConfigError(message, field="autoscaling CPU", value=self.target_cpu_percent)
         for component, number in self.max_replicas.items():
             if component not in _SCALED:
-                message = f"must be of {' or '.join(_SCALED)}"
+                message = f"must be set for {' or '.join(_SCALED)} only"
                 raise ConfigError(message, field="maximum of replicas", value=component)
             if number < (least := self.replicas_of(component)):
                 message = f"must be at least the number of replicas of each {component} ({least})"

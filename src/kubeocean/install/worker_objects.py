@@ -7,8 +7,9 @@ from dataclasses import replace
 from kubeocean.api import group
 from kubeocean.api.crds import policy_definition
 from kubeocean.install.computing_objects import kept
+from kubeocean.install.data_files import read_object
 from kubeocean.install.limits import worker_guards
-from kubeocean.install.object_parts import accounts, granted, labels, named, title, worker_labels
+from kubeocean.install.object_parts import accounts, granted, title, worker_labels
 from kubeocean.install.roles import ALL_ADD_ONS, AddOn, metrics_rights, worker_rights
 from kubeocean.install.values import WorkerValues
 from kubeocean.install.worker_admission import admission_objects
@@ -44,17 +45,20 @@ def worker_objects(values: WorkerValues) -> list[Json]:
             cluster_role=values.cluster_role,
         ),
         *(metrics_objects(values) if AddOn.METRICS in values.add_ons else ()),
-        _priority_class(values),
+        read_object("worker/priority_class.yaml", domain=values.domain),
         *worker_guards(values),
         *(admission_objects(values) if values.admission else ()),
     ]
 
 
 def mount_namespace(values: WorkerValues) -> Json:
-    """Return the mount namespace; Helm keeps it, as it may contain pods of other owners."""
-    level = {group.LABEL_POD_SECURITY: str(values.pod_security)}
-    ours = worker_labels(values.domain) | level
-    return kept(named("Namespace", "v1", values.mount_namespace, labels=ours))
+    """Return the mount namespace."""
+    return read_object(
+        "worker/namespace.yaml",
+        domain=values.domain,
+        namespace=values.mount_namespace,
+        pod_security=values.pod_security,
+    )
 
 
 def metrics_objects(values: WorkerValues) -> list[Json]:
@@ -91,38 +95,15 @@ def with_everything(values: WorkerValues) -> WorkerValues:
     )
 
 
-def _priority_class(values: WorkerValues) -> Json:
-    """Return the PriorityClass; Helm keeps it, as pods of other mount namespaces may use it."""
-    domain = values.domain
-    return kept(
-        named(
-            "PriorityClass",
-            "scheduling.k8s.io/v1",
-            domain.priority_class,
-            labels=worker_labels(domain) | {domain.managed_by: domain.product},
-            value=group.PRIORITY_CLASS_VALUE,
-            preemptionPolicy="PreemptLowerPriority",
-            description="Pods of other clusters, with lower priority than pods of this cluster",
-        )
-    )
-
-
 def credential_secret(values: WorkerValues, binding: str, computing_id: str) -> Json:
     """Return the Secret to which a binding's token is bound; its deletion revokes the token."""
-    domain = values.domain
-    return named(
-        "Secret",
-        "v1",
-        f"{domain.product}-{binding}-{computing_id[:8]}",
+    return read_object(
+        "worker/credential_secret.yaml",
+        domain=values.domain,
         namespace=values.mount_namespace,
-        labels=labels(domain)
-        | {
-            domain.component: group.COMPONENT_CREDENTIAL,
-            domain.cluster_binding: binding,
-            domain.computing_cluster_id: computing_id,
-        },
-        type="Opaque",
-        stringData={"about": "The token of a ClusterBinding is bound to this Secret."},
+        binding=binding,
+        computing_id=computing_id,
+        short_id=computing_id[:8],
     )
 
 

@@ -20,7 +20,11 @@ from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.object_parts import title
 from kubeocean.install.values import Values
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
+from kubeocean.runtime.objects import Json, Resource, Untyped
+from support.rollout_env import binding_body
+from support.wait import until
 
 PROGRAM = """
 import typer
@@ -86,7 +90,7 @@ async def test_a_worker_joins_and_leaves(
     assert f"{' '.join(pair.join('--timeout=0'))} --renew" in output
     assert f"computing: ClusterBinding {pair.name} created" in output
     assert f"worker: ResourceLeasingPolicy {pair.name} created" in output
-    # What manager and syncer would say.
+    # The status that manager and syncer would write.
     ready = MergePatch({"status": {"phase": "Ready"}})
     await computing_applier.client.patch(CLUSTER_BINDINGS, pair.name, ready, subresource="status")
     closed = MergePatch({"status": {"phase": "Inactive"}})
@@ -140,7 +144,7 @@ async def test_an_install_refuses_to_drop_the_namespace_of_a_bound_kubeconfig(
     try:
         code, output = await run(*install)
         assert (code, f"holds the kubeconfig of binding {pair.name}" in output) == (2, True), output
-        assert "--kubeconfig-namespace: must be named, too" in output
+        assert "--kubeconfig-namespace: must also name namespace team-a, which" in output
         code, output = await run(*install, "--kubeconfig-namespace=team-a")
         assert code == 0, output
     finally:
@@ -199,3 +203,120 @@ async def test_uninstall_deletes_the_objects_and_keeps_crds(
         "Namespace kubeocean-system",
         "Namespace kubeocean-fake",
     ]
+
+
+MONITORING = {"ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
+
+
+def monitoring_crd(kind: str, plural: str) -> Json:
+    """Return a definition of a kind of the Prometheus operator, which accepts any content."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": plural},
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+def titles(values: Values) -> set[str]:
+    return set(map(title, computing_objects(values)))
+
+
+async def installed(client: Client) -> set[str]:
+    """Return the titles of all objects of the kinds of an install that have a name of ours."""
+    everything = computing_objects(Values(monitoring=True, shard_syncers=True))
+    expected = set(map(title, everything))
+    found = set()
+    for resource in {resource_of(each) for each in everything}:
+        try:
+            listing = await client.list(resource)
+        except NotFound:
+            continue  # the kind is not served any more
+        for each in listing.items:
+            name = f"{resource.kind} {each.key if resource.namespaced else each.name}"
+            if name in expected or "kubeocean" in each.name:
+                found.add(name)
+    return found
+
+
+async def test_an_install_withdraws_what_an_option_made_and_a_purge_leaves_nothing(
+    new_cluster: Callable[..., Awaitable[Cluster]],
+) -> None:
+    components = ("etcd", "kube-apiserver", "kube-controller-manager")  # it deletes namespaces
+    cluster = await new_cluster(components=components)
+    where = ("--kubeconfig", cluster.kubeconfig)
+    client = cluster.client()
+    for kind, plural in MONITORING.items():
+        await client.create(CUSTOM_RESOURCE_DEFINITIONS, monitoring_crd(kind, plural))
+    for kind, plural in MONITORING.items():
+        resource = Resource("monitoring.coreos.com", "v1", plural, kind, True, Untyped)
+
+        async def served(resource: Resource[Untyped] = resource) -> bool:
+            try:
+                await client.list(resource)
+            except NotFound:
+                return False
+            return True
+
+        await until(served)
+    assert await installed(client) == set()
+    options = ("--monitoring", "--shard-syncers")
+    code, output = await run("install", *where, "--no-wait", *options)
+    assert code == 0, output
+    whole = titles(Values(monitoring=True, shard_syncers=True))
+    assert await installed(client) == whole
+
+    code, output = await run("install", *where, "--no-wait")
+    assert code == 0, output
+    usual = titles(Values())
+    assert await installed(client) == usual
+    assert whole - usual
+    for each in whole - usual:
+        assert f"computing: {each} removed" in output
+
+    code, output = await run("install", *where, "--no-wait", "--no-network-policies")
+    assert code == 0, output
+    least = titles(Values(network_policies=False))
+    assert await installed(client) == least
+    assert {each.split()[0] for each in usual - least} == {"NetworkPolicy"}
+
+    code, output = await run("uninstall", *where, "--purge")
+    assert (code, "Kubeocean is removed" in output) == (0, True), output
+
+    async def gone() -> bool:
+        return not await installed(client)
+
+    await until(gone)
+    code, output = await run("uninstall", *where, "--purge")
+    assert (code, output) == (0, "There was nothing to remove\n")
+    await client.close()
+
+
+async def test_the_check_of_an_uninstall_deletes_nothing(
+    new_cluster: Callable[..., Awaitable[Cluster]],
+) -> None:
+    cluster = await new_cluster()
+    where = ("--kubeconfig", cluster.kubeconfig)
+    code, output = await run("uninstall", *where, "--check")
+    assert (code, output) == (0, "No worker is bound.\n")
+    code, output = await run("install", *where, "--no-wait")
+    assert code == 0, output
+    client = cluster.client()
+    before = await installed(client)
+    assert before == titles(Values())
+    binding = await client.create(CLUSTER_BINDINGS, binding_body("berlin", "berlin"))
+    for words in (("--check",), ("--check", "--purge"), ("--purge",)):
+        code, output = await run("uninstall", *where, *words)
+        assert (code, "workers are bound: berlin; unbind them first" in output) == (2, True), output
+        assert await installed(client) == before
+    await client.delete(CLUSTER_BINDINGS, "berlin", uid=binding.uid)
+    for words in (("--check",), ("--check", "--purge")):
+        code, output = await run("uninstall", *where, *words)
+        assert (code, output) == (0, "No worker is bound.\n")
+        assert await installed(client) == before
+    await client.close()

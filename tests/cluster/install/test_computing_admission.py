@@ -16,7 +16,11 @@ import pytest
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT, NODE_LEASE_NAMESPACE
 from kubeocean.errors import Forbidden
-from kubeocean.install.apply import Applier
+from kubeocean.install.access_reviews import granted_to
+from kubeocean.install.apply import Applier, resource_of
+from kubeocean.install.object_parts import role_binding
+from kubeocean.install.permissions import Permission
+from kubeocean.install.roles import secret_role
 from kubeocean.local.cluster import Cluster
 from kubeocean.manager.rendering import KINDS
 from kubeocean.runtime.client import Client, MergePatch
@@ -151,6 +155,19 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
             body = {"metadata": {"name": name}, "data": {"a": "YQ=="}}
             await bound.admin.create(resource, body, namespace=namespace)
     change = MergePatch({"data": {"a": "Yg=="}})
+    account = f"kubeocean-syncer-{bound.cluster_id}"
+    for namespace in (bound.namespace, SYSTEM):
+        # More than the manager grants: the policy limits accounts with this permission, too.
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}
+        grant = role_binding(name, namespace, role=secret_role(), subject=subject, labels={})
+        grant["roleRef"]["kind"] = "ClusterRole"
+        await bound.admin.create(resource_of(grant), grant)
+    right = [Permission("patch", "", "secrets", each) for each in (bound.namespace, SYSTEM)]
+
+    async def granted() -> bool:
+        return len(await granted_to(bound.admin, f"{SYSTEM}:{account}", right)) == len(right)
+
+    await until(granted)
 
     async def limited() -> bool:
         return bool(await denied(bound.syncer.patch(SECRETS, name, change, bound.namespace)))
@@ -266,5 +283,6 @@ async def test_the_manager_writes_cluster_roles_of_syncers_and_proxiers_only(bou
     await bound.manager.patch(role, own, LABELLED)
     assert await denied(bound.manager.delete(role, theirs, uid=None))
     rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
-    with pytest.raises(Forbidden, match="attempting to grant"):  # of RBAC: it may not read these
+    # from RBAC: the manager may not read these
+    with pytest.raises(Forbidden, match="attempting to grant"):
         await bound.manager.patch(role, own, MergePatch({"rules": rules}))

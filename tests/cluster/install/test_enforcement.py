@@ -86,7 +86,7 @@ async def borrower(
 
 
 def pod(**spec: object) -> Json:
-    """A pod as the syncer creates it, with other fields of its spec."""
+    """Return a pod as the syncer creates it, with other fields of its spec."""
     on_node = {"key": "metadata.name", "operator": "In", "values": ["bare-0"]}
     terms = [{"matchExpressions": LENT, "matchFields": [on_node]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}

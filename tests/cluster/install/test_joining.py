@@ -32,11 +32,12 @@ from kubeocean.runtime.kinds import (
     SecretWithData,
 )
 from kubeocean.runtime.kubeconfig import load_kubeconfig
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource, Untyped
 from kubeocean.runtime.transport import HttpTransport
 from kubeocean.worker_access.credentials import SecretAccess
 from support.wait import until
 
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
 MakeJoin = Callable[..., Join]
 
 
@@ -171,7 +172,7 @@ async def test_a_binding_cannot_be_changed_to_another_worker(
         await make_join(join_request, other, cluster).run()
     assert not (await make_join(join_request).run()).renewed
 
-    # What the syncer has met stands on the binding, whatever became of the Secret.
+    # The binding has the identity that the syncer has read, also if the Secret has changed.
     met = {"annotations": {DEFAULT.worker_cluster_id: await identity(worker_applier)}}
     await computing_applier.client.patch(
         CLUSTER_BINDINGS, join_request.name, MergePatch({"metadata": met})
@@ -332,10 +333,24 @@ async def test_leave_reports_pods_and_copies_that_are_left(
     for name in ("one", "two"):
         metadata = {"name": name, "namespace": home, "labels": labels}
         await worker_applier.client.create(SECRETS, {"metadata": metadata})
+    await worker_applier.client.create(
+        VOLUMES,
+        {
+            "metadata": {"name": f"copy-{join_request.name}", "labels": labels},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "hostPath": {"path": "/data"},
+            },
+        },
+    )
     await leave.unbind(patience_s=10, force=False, say=lambda message: None)
     kept = await leave.clean(worker_applier, join_request.worker, silent, force=True)
-    assert kept[0] == f"2 Secrets of {join_request.name}"
-    assert f"{DEFAULT.cluster_binding}={join_request.name}" in kept[1]
+    assert kept[:2] == (
+        f"2 Secrets of {join_request.name}",
+        f"1 PersistentVolume of {join_request.name}",
+    )
+    assert f"{DEFAULT.cluster_binding}={join_request.name}" in kept[2]
     assert await worker_applier.client.get(SECRETS, "one", home)
 
 

@@ -108,7 +108,7 @@ class Three:
         return dict((await self.management_api.get(CONFIG_MAPS, name, SYSTEM)).data or {})
 
     async def objects(self) -> list[str]:
-        """Names of what is rolled out in the management cluster, with kinds."""
+        """Return kinds and names of the objects that are rolled out in the management cluster."""
         path = f"namespaces/{SYSTEM}"
         names = []
         for plural in (
@@ -134,7 +134,7 @@ def _replaced(word: str, paths: dict[str, str]) -> str:
 async def three(assets: Programs, cluster_roots: Path, tmp_path: Path) -> AsyncIterator[Three]:
     controlled = (*SERVERS, "kube-controller-manager")
     async with AsyncExitStack() as stack:
-        # Its garbage collection would delete objects whose owner is in no cluster that it knows.
+        # Garbage collection there would delete objects whose owner is in another cluster.
         management, computing = [
             await stack.enter_async_context(
                 plane(name, assets, cluster_roots, components=controlled)
@@ -180,7 +180,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
         async def complete() -> bool:
             return await three.objects() == rolled_out
 
-        await until(complete, what="the Deployments of the binding")
+        await until(complete, waiting_for="the Deployments of the binding")
         await _run_proxier_pod(three)
         async with (
             three.program(COMPONENT_SYNCER, f"kubeocean-syncer-{NAME}") as syncer,
@@ -197,8 +197,8 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
                 known = ADDRESS in {each["address"] for each in addresses}
                 return known and ready is not None and ready.status == "True"
 
-            await until(lent, what="the virtual node")
-            await until(proxier.is_ready, what="the proxier")
+            await until(lent, waiting_for="the virtual node")
+            await until(proxier.is_ready, waiting_for="the proxier")
             for program in (manager, syncer, proxier):
                 await _check_metrics(three, program)
             leases = (await three.computing_api.list(LEASES, SYSTEM)).items
@@ -222,7 +222,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
 
 
 async def _check_doctor(three: Three) -> None:
-    """Doctor examines the programs where they run, and otherwise says that it did not."""
+    """Check that doctor examines the programs there, or reports that it could not."""
     unread = await three.home.run("doctor", *three.options[:2])
     assert "they run in the management cluster" in unread.out
     assert "add --management-kubeconfig" in unread.out
@@ -239,7 +239,7 @@ async def _check_doctor(three: Three) -> None:
 
 
 async def _check_metrics(three: Three, program: SyncerProcess) -> None:
-    """The management cluster decides who reads metrics of the programs that run there."""
+    """Check that the management cluster authorizes readers of the metrics of programs there."""
     reader, binding = "prometheus", f"reads-{program.process.name}"
     subject = {"kind": "ServiceAccount", "name": reader, "namespace": SYSTEM}
     role = cluster_role_binding(
@@ -258,7 +258,7 @@ async def _check_metrics(three: Three, program: SyncerProcess) -> None:
     async def served() -> bool:
         return await program.metrics_status(tokens[0]) == 200
 
-    await until(served, within=30, what="metrics for the reader")
+    await until(served, within=30, waiting_for="metrics for the reader")
     assert await program.metrics_status(tokens[1]) == 401
 
 
@@ -270,7 +270,7 @@ async def _run_proxier_pod(three: Three) -> None:
         pods = (await three.management_api.list(PODS, SYSTEM, labels=labels)).items
         return pods[0].name if pods else ""
 
-    name = await until(created, what="a pod of the proxiers")
+    name = await until(created, waiting_for="a pod of the proxiers")
     status = {
         "phase": "Running",
         "podIP": ADDRESS,

@@ -22,11 +22,11 @@ from kubeocean.api.policies import PolicySpec
 from kubeocean.errors import NotFound
 from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.apply import Applier
+from kubeocean.install.computing_objects import sharding_objects
 from kubeocean.install.credentials import read_token
 from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.permissions import Permission, Rights
 from kubeocean.install.roles import AddOn, metrics_rights, worker_rights
-from kubeocean.install.scaling import sharding_objects
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
@@ -53,7 +53,7 @@ from kubeocean.runtime.transport import HttpTransport
 from kubeocean.sharding.names import Names
 from kubeocean.worker_access.credentials import SecretAccess
 from support.proxier_server import pair_of
-from support.rollout_env import roll_out
+from support.rollout_env import granting, roll_out
 from support.servers import Server, head_of, serving
 from support.syncer_process import SyncerProcess, syncer
 from support.wait import until
@@ -158,15 +158,19 @@ async def test_a_syncer_uses_all_permissions_of_its_roles_and_is_refused_nothing
     client, mount = computing_applier.client, join_request.worker.mount_namespace
     account = await own_account(client, join_request, "syncer", tmp_path)
     kubeconfig = await computing_cluster.service_account(SYSTEM, account)
-    async with syncer(
-        "one",
-        f"--cluster-binding-name={join_request.name}",
-        f"--leader-election-namespace={SYSTEM}",
-        f"--leader-election-id={account}",
-        "--kubernetes-service-address=10.9.9.9:443",
-        "--dns-service-address=10.9.9.10",
-        kubeconfig=kubeconfig,
-        directory=tmp_path,
+    async with (
+        granting(client, join_request.name, tmp_path / "granting"),
+        syncer(
+            "one",
+            f"--cluster-binding-name={join_request.name}",
+            f"--leader-election-namespace={SYSTEM}",
+            f"--leader-election-id={account}",
+            "--secrets-by-namespace=true",
+            "--kubernetes-service-address=10.9.9.9:443",
+            "--dns-service-address=10.9.9.10",
+            kubeconfig=kubeconfig,
+            directory=tmp_path,
+        ),
     ):
         nodes = await until(lambda: ready_nodes(client, join_request.name), within=60)
         home = f"v-{join_request.name}"
@@ -229,6 +233,7 @@ async def test_sharded_syncers_are_refused_nothing(
             f"--leader-election-namespace={SYSTEM}",
             f"--leader-election-id={account}",
             "--sharding",
+            "--secrets-by-namespace=true",
             kubeconfig=await computing_cluster.service_account(SYSTEM, account),
             directory=tmp_path,
         ):
@@ -299,7 +304,7 @@ async def test_a_proxier_becomes_ready_and_is_refused_nothing(
 
 
 async def questions(client: Client, namespaces: tuple[str, ...]) -> list[Permission]:
-    """Every verb on everything that a server has, everywhere and in these namespaces."""
+    """Return every verb on everything that a server has, everywhere and in these namespaces."""
     groups = (await client.request_json("GET", "/apis"))["groups"]
     versions = [("", "v1", "/api/v1")]
     for each in groups:
@@ -419,7 +424,7 @@ def hostile_tls(authority: LocalAuthority) -> ssl.SSLContext:
 async def test_a_hostile_kubelet_sees_a_token_without_further_permissions(
     computing_applier: Applier, worker_applier: Applier, worker_cluster: Cluster
 ) -> None:
-    """Whoever is root on a node keeps what its kubelet is shown, and tries it elsewhere."""
+    """A user who is root on a node can read its kubelet's requests and reuse their tokens."""
     join_request = await join(computing_applier, worker_applier, worker_cluster)
     mount, name = join_request.worker.mount_namespace, f"hostile-{join_request.name}"
     status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}

@@ -1,6 +1,6 @@
-"""Tests that each account may do what the page of rights says, and nothing else.
+"""Tests that each account has the rights on the page of rights, and no others.
 
-Every verb on every resource that an API server has is asked for, by SubjectAccessReview.
+Every verb on every resource of an API server is checked by SubjectAccessReview.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.apply import Applier
 from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.permissions import Permission
-from kubeocean.install.rights_page import BINDING, LEASE, MOUNT, SECRET
+from kubeocean.install.rights_page import BINDING, GRANTED, LEASE, MOUNT, SECRET
 from kubeocean.install.values import WorkerValues
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.kinds import NODES, PODS
 from kubeocean.runtime.kubeconfig import load_kubeconfig
+from support.pod_env import make_namespace, usable
 from support.rollout_env import roll_out
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "rights.md"
 SYSTEM = DEFAULT.system_namespace
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
-# Verbs that RBAC knows besides those of the resources, with the resources they are about.
+# Verbs of RBAC that discovery does not list, with their resources.
 SPECIAL = (
     Permission("bind", "rbac.authorization.k8s.io", "roles"),
     Permission("bind", "rbac.authorization.k8s.io", "clusterroles"),
@@ -99,7 +101,7 @@ async def everything(client: Client, namespaces: Iterable[str]) -> list[Permissi
 
 @dataclass(frozen=True)
 class Account:
-    """A service account, and what the page says of it."""
+    """A service account, and its rights on the page."""
 
     namespace: str
     name: str
@@ -112,7 +114,7 @@ class Account:
         account = f"{self.namespace}:{self.name}"
         anywhere = [each for each in questions if not each.namespace]
         granted = set(await granted_to(client, account, anywhere))
-        # What an account may do everywhere, it may do in each namespace.
+        # A right in all namespaces is a right in each namespace.
         rest = [
             each
             for each in questions
@@ -129,6 +131,18 @@ class Account:
         return bool(known & {*forms, permission._replace(name="", namespace="")})
 
 
+async def run_pod(client: Client, binding: str, cluster_id: str, namespace: str) -> None:
+    """Create a virtual node of a binding, and a pod on it in a namespace of its own."""
+    node = f"vnode-{cluster_id}-n1"
+    labels = {DEFAULT.cluster_binding: binding, DEFAULT.physical_cluster_id: cluster_id}
+    metadata = {"name": node, "labels": labels, "finalizers": [DEFAULT.finalizer_vnode]}
+    await client.create(NODES, {"metadata": metadata})
+    await make_namespace(client, namespace)
+    await usable(client, namespace)
+    spec = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
+    await client.create(PODS, {"metadata": {"name": "p", "namespace": namespace}, "spec": spec})
+
+
 async def test_accounts_have_the_rights_of_the_page_and_no_others(
     computing_applier: Applier,
     worker_applier: Applier,
@@ -141,17 +155,27 @@ async def test_accounts_have_the_rights_of_the_page_and_no_others(
     kubeconfig = load_kubeconfig(worker_cluster.kubeconfig)
     await Join(request, computing_applier, worker_applier, kubeconfig).run()
     client = computing_applier.client
-    binding = await client.get(CLUSTER_BINDINGS, name)
-    await roll_out(client, binding, tmp_path)
+    cluster_id = (await client.get(CLUSTER_BINDINGS, name)).spec.cluster_id
+    granted, other = f"granted-{name}", f"other-{name}"
+    await run_pod(client, name, cluster_id, granted)
+    await make_namespace(client, other)
+    request = {"secretNamespaces": {"requested": [granted, other, "kube-system", SYSTEM]}}
+    patch = MergePatch({"status": request})
+    binding = await client.patch(CLUSTER_BINDINGS, name, patch, subresource="status")
+    result = await roll_out(client, binding, tmp_path)
+    assert result.secret_namespaces.granted == (granted,)
 
-    cluster_id = binding.spec.cluster_id
     names = {
         BINDING: name,
         SECRET: binding.spec.secret_ref.name,
         LEASE: f"kubeocean-syncer-{cluster_id}",
         MOUNT: worker.mount_namespace,
+        GRANTED: granted,
     }
-    namespaces = (SYSTEM, "kube-node-lease", DEFAULT.host_port_namespace, "default", "kube-system")
+    namespaces = (
+        SYSTEM, "kube-node-lease", DEFAULT.host_port_namespace, "default", "kube-system",
+        granted, other,
+    )  # fmt: skip
     questions = await everything(client, namespaces)
     for section, account in (
         ("The manager", "kubeocean-manager"),

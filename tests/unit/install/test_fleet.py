@@ -10,9 +10,12 @@ import pytest
 
 from kubeocean.api.fleet.clusters import MemberCluster
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.api.group import DEFAULT
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.install.fleet import (
     HubConnection,
+    MemberOptions,
+    WebhookValues,
     agentless_objects,
     agentless_rights,
     agentless_roles,
@@ -28,11 +31,10 @@ from kubeocean.install.fleet import (
     member_rights,
     token_secret,
 )
-from kubeocean.install.fleet_webhooks import WebhookValues
 from kubeocean.install.object_parts import title
 from kubeocean.install.permissions import Rights
 from kubeocean.install.roles import ALL_ADD_ONS, worker_rights
-from kubeocean.install.values import Values, WorkerValues
+from kubeocean.install.values import IMAGE, Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.flags import parse
 from kubeocean.runtime.objects import Json, OwnerReference
@@ -164,6 +166,32 @@ def test_an_agent_does_not_join_as_a_member_that_a_syncer_serves() -> None:
     assert problem.startswith("is a member without an agent")
     assert "kubeocean fleet leave a" in problem
     assert join_problem("b", served, None, "PEM of b") == ""
+
+
+def test_a_repeated_join_keeps_the_values_of_options_that_are_not_given() -> None:
+    chosen = HubConnection.from_access("a", ACCESS, "https://10.0.0.1")
+    agent = member_deployment(Values(image="registry.example/agent:1"), chosen)
+    present = MemberOptions().with_present("a", [member("b"), member("a")], agent, DEFAULT)
+    assert present == MemberOptions(15, "https://10.0.0.1", "registry.example/agent:1")
+    given = MemberOptions(7, "https://10.0.0.2", "registry.example/agent:2")
+    assert given.with_present("a", [member("a")], agent, DEFAULT) == given
+    # The URL of an administrator's kubeconfig may change, and a newer version has a newer image.
+    agent = member_deployment(
+        Values(image="kubeocean/kubeocean:0.1"), HubConnection.from_access("a", ACCESS)
+    )
+    assert MemberOptions().with_present("a", [], agent, DEFAULT) == MemberOptions(60, "", IMAGE)
+    # The first join of a cluster, and of one that was a member under another name
+    leaving = [member("b", deleting=True)]
+    for deployment in (None, member_deployment(Values(image="registry.example/agent:1"), chosen)):
+        joins = MemberOptions().with_present("b", leaving, deployment, DEFAULT)
+        assert joins == MemberOptions(60, "", IMAGE)
+
+
+def test_an_identity_is_garbage_collected_with_its_member() -> None:
+    [owner] = member_identity("a", owner_uid="u")["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("MemberCluster", "a", "u")
+    assert "controller" not in owner
+    assert "ownerReferences" not in member_identity("a")["metadata"]
 
 
 def test_an_agent_without_a_name_is_of_no_member() -> None:

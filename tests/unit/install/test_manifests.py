@@ -14,13 +14,13 @@ from kubeocean.fleet.applier.health_checks import read_health_checks
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.fleet import (
     HubConnection,
+    WebhookValues,
     hub_objects,
     hub_workload,
     member_deployment,
     member_objects,
     token_secret,
 )
-from kubeocean.install.fleet_webhooks import WebhookValues
 from kubeocean.install.manifests import SAMPLE_CONNECTION, render
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
@@ -35,7 +35,7 @@ DIRECTIVE = re.compile(r"^\{\{.*\}\}$", re.MULTILINE)
 
 
 def comparable(objects: list[Json]) -> dict[str, Json]:
-    """Objects by name; texts in them that are YAML, as what they say."""
+    """Return the objects by name, with texts that are YAML replaced by their parsed content."""
     return {title(each): each | {"data": _read(each.get("data"))} for each in objects}
 
 
@@ -218,6 +218,19 @@ def test_helm_renders_the_objects_of_other_workers(helm: Path, add_ons: tuple[Ad
     assert given == comparable(worker_objects(values))
 
 
+def test_a_second_release_of_a_worker_has_no_object_of_the_first(helm: Path) -> None:
+    """Pods of all releases need the priority class: uninstalling one release keeps it."""
+    name = "PriorityClass kubeocean-default"
+    first = templated(helm, "kubeocean-worker")
+    assert first[name]["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert [each for each in first if each.startswith("PriorityClass")] == [name]
+    team = ("namespace.name=team", "priorityClass.create=false", "crd.enabled=false")
+    second = templated(helm, "kubeocean-worker", *team)
+    assert not [each for each in second if each.startswith("PriorityClass")]
+    assert "Namespace team" in second
+    assert not set(first) & set(second), "Helm lets an object belong to one release only"
+
+
 def test_helm_renders_the_limits_that_an_owner_chose(helm: Path) -> None:
     batch = {"key": "pool", "operator": "In", "values": ["batch"]}
     values = WorkerValues(
@@ -354,7 +367,7 @@ def test_helm_renders_the_objects_of_a_fleet_with_other_values(helm: Path) -> No
 
 def test_helm_mounts_the_health_checks_of_a_member(helm: Path, tmp_path: Path) -> None:
     def agent(checks: dict[str, str]) -> tuple[Json, list[Json]]:
-        """The pod template of the agent, and all ConfigMaps."""
+        """Return the pod template of the agent, and all ConfigMaps."""
         values = tmp_path / "values.yaml"
         hub = {"url": "https://h"}
         document = {"name": "a", "hub": hub, "member": {"healthChecks": checks}}

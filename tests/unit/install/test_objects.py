@@ -133,6 +133,7 @@ def test_programs_accept_the_flags_of_their_templates(
     for directive in ("{{- if .TLSEnabled }}\n", "{{- end }}\n"):
         filled = filled.replace(directive, "")
     filled = re.sub(r"\{\{\.\w+\}\}", "berlin", filled)
+    filled = re.sub(r"\{\{eq .+?\}\}", "true", filled)
     container = yaml.safe_load(filled)["spec"]["template"]["spec"]["containers"][0]
     assert container["args"][0] == program
     parsed = parse(settings, container["args"][1:])
@@ -369,7 +370,7 @@ def test_the_manager_binds_accounts_of_sharded_syncers_to_their_role(domain: Dom
     [
         ({"max_replicas": {"proxier": 1}}, "at least the number of replicas of each proxier"),
         ({"max_replicas": {"syncer": 4}}, "needs sharded syncers"),
-        ({"max_replicas": {"manager": 4}}, "must be of syncer or proxier"),
+        ({"max_replicas": {"manager": 4}}, "must be set for syncer or proxier only"),
         ({"target_cpu_percent": 0}, "must be between 1 and 500 percent"),
     ],
 )

@@ -10,6 +10,7 @@ from kubeocean.install.roles import (
     ALL_ADD_ONS,
     EVENTS_NAMESPACE,
     AddOn,
+    binding_syncer_rights,
     manager_rights,
     metrics_rights,
     proxier_own_rights,
@@ -23,10 +24,17 @@ from kubeocean.install.roles import (
 
 MOUNT = "kubeocean-worker"
 READING = {"get", "list", "watch"}
+BINDABLE = (
+    "kubeocean-syncer",
+    "kubeocean-proxier",
+    "kubeocean-binding-syncer",
+    "kubeocean-secret-reader",
+)
 EVERYONE = [
     worker_rights(MOUNT, ALL_ADD_ONS),
     metrics_rights(),
     syncer_rights(),
+    binding_syncer_rights(),
     syncer_own_rights(binding="b", secret="s", lease="l", namespace="n"),
     shared_syncer_rights(),
     proxier_rights(),
@@ -46,7 +54,7 @@ def test_no_account_has_wildcard_permissions(rights: Rights) -> None:
         assert "*" not in (each.verb, each.group, each.resource)
         assert each.resource != "nodes/proxy"
         assert each.verb not in ("impersonate", "escalate", "deletecollection")
-        assert each.verb != "bind" or each.name in ("kubeocean-syncer", "kubeocean-proxier")
+        assert each.verb != "bind" or each.name in BINDABLE
 
 
 def test_the_credential_writes_in_the_mount_namespace_only() -> None:
@@ -108,11 +116,12 @@ def test_the_mount_namespace_may_be_the_namespace_of_events() -> None:
     assert Permission("create", "", "pods", EVENTS_NAMESPACE) in permissions(rights)
 
 
-def test_only_syncers_read_secrets_of_all_namespaces() -> None:
+def test_only_the_shared_account_of_syncers_reads_secrets_of_all_namespaces() -> None:
+    for rights in (binding_syncer_rights(), proxier_rights()):
+        assert not [each for each in permissions(rights) if each.resource == "secrets"]
     for rights in (shared_proxier_rights(), manager_rights()):
         namespaces = {each.namespace for each in permissions(rights) if each.resource == "secrets"}
         assert namespaces == {DEFAULT.system_namespace}
-    assert not [each for each in permissions(proxier_rights()) if each.resource == "secrets"]
     assert not [
         each
         for each in permissions(syncer_rights())
