@@ -58,7 +58,7 @@ class Addresses(ResourceHandler[Database]):
 
     async def handle_delete(self, database: Database) -> None:
         name, namespace = f"{database.name}-address", database.namespace
-        with suppress(NotFound):  # it is deleted already, and the call is repeated
+        with suppress(NotFound):  # the object was deleted by an earlier call
             await self.controller.client.delete(CONFIG_MAPS, name, namespace, uid=None)
 
 

@@ -44,8 +44,8 @@ __all__ = [
 
 APP = "app=sharded"
 SLOTS = 32
-# Keys fall into slots as their names will: with so many, more than half of the slots have one, and
-# whoever gives up half of its slots gives up some that have work.
+# The slot of a key depends on its name. With so many keys more than half of the slots have one, and
+# a replica that hands over half of its slots hands over some that have work.
 MANY = 2 * SLOTS
 # For tests in which a membership or a hand-over ends by force: these have to wait for it.
 SHORT_LEASES = {"leaseDuration": "6s", "renewDeadline": "4s"}
@@ -53,8 +53,8 @@ SHORT_DRAINS = {"drainDeadline": "2s", "cancelDeadline": "1s", "handoverDeadline
 
 
 def config(namespace: str, *, name: str, ring: str = "ring", **sections: dict[str, Any]) -> Config:
-    """A ring that decides at once, and in which no membership and no hand-over ends by force, also
-    on a busy machine; sections are added to what is there."""
+    """Return a config of a ring that decides at once, and in which no membership and no hand-over
+    ends by force, also on a busy machine; `sections` are merged into these settings."""
     document: dict[str, dict[str, Any]] = {
         "sharding": {
             "ring": ring,
@@ -66,7 +66,7 @@ def config(namespace: str, *, name: str, ring: str = "ring", **sections: dict[st
             "handoverDeadline": "2m",
             "filter": "label",
         },
-        # Loads are what they are on a busy machine; without them all slots weigh the same.
+        # Measured loads vary on a busy machine; without load reports all slots weigh the same.
         "node": {"identity": name, "healthCheckInterval": "1h"},
         "state": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "400ms"},
     }
@@ -80,7 +80,7 @@ class Act:
     """Event of a replica's work on a key."""
 
     replica: str
-    what: str
+    event: str
     key: str
     epoch: int
 
@@ -90,7 +90,7 @@ class Call:
     """Call of a replica's handler."""
 
     replica: str
-    what: str
+    event: str
     key: str
     uid: str
     data: str
@@ -112,9 +112,9 @@ class Recorder(ResourceHandler[ConfigMap]):
     async def handle_delete(self, obj: ConfigMap) -> None:
         self._record("delete", obj)
 
-    def _record(self, what: str, obj: ConfigMap) -> None:
+    def _record(self, event: str, obj: ConfigMap) -> None:
         data = (obj.data or {}).get("text", "")
-        self._calls.append(Call(self._replica, what, str(obj.key), obj.uid, data))
+        self._calls.append(Call(self._replica, event, str(obj.key), obj.uid, data))
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Notes(ShardNotifier):
 
 
 class Replica:
-    """A ring member with one controller, which notes what it does."""
+    """A ring member with one controller, which records its reconciles."""
 
     def __init__(
         self,
@@ -204,13 +204,13 @@ class Replica:
         ]
 
     async def leave(self) -> None:
-        """End as SIGTERM does."""
+        """Stop the replica as SIGTERM does."""
         await self.ring.stop()
         await self.controller.stop()
         await self.ended()
 
     async def crash(self) -> None:
-        """End without a word: nothing that it says on its way out gets anywhere."""
+        """End the replica without any further request, as a crash does."""
         self.faults.partition()
         for task in self._tasks:
             task.cancel()
@@ -225,7 +225,7 @@ class Replica:
         self._tasks = []
 
     async def close(self) -> None:
-        """At the end of a test, whatever the state."""
+        """Stop the replica at the end of a test, in any state."""
         if self.notes.hold is not None:
             self.notes.hold.set()
         for task in self._tasks:
@@ -268,38 +268,39 @@ class RingEnv:
         return replica
 
     async def at_work(self, keys: Iterable[str], *names: str, **options: Any) -> list[Replica]:
-        """Replicas of these names that share fairly, once they have done all keys."""
+        """Start replicas of these names; return them when they share all slots and have done all
+        keys."""
         replicas = [self.join(name, **options) for name in names]
         await self.share(replicas)
         wanted = set(keys)
         await until(lambda: set(self.done()) == wanted)
         return replicas
 
-    def note(self, replica: str, what: str, key: Key, epoch: int) -> None:
-        self.acts.append(Act(replica, what, str(key), epoch))
+    def note(self, replica: str, event: str, key: Key, epoch: int) -> None:
+        self.acts.append(Act(replica, event, str(key), epoch))
 
     def done(self, since: int = 0) -> Counter[str]:
         """Return how often each key was reconciled."""
-        return Counter(act.key for act in self.acts[since:] if act.what == "end")
+        return Counter(act.key for act in self.acts[since:] if act.event == "end")
 
     def by(self, key: str) -> list[str]:
-        return [act.replica for act in self.acts if act.key == key and act.what == "begin"]
+        return [act.replica for act in self.acts if act.key == key and act.event == "begin"]
 
     def check_exclusive(self) -> None:
-        """At no time two reconciles of one key; epochs of a key only grow."""
+        """Check that no key has two reconciles at a time, and that its epochs only grow."""
         inside: dict[str, Act] = {}
         epochs: dict[str, int] = {}
         for act in self.acts:
-            if act.what == "begin":
+            if act.event == "begin":
                 assert act.key not in inside, (inside[act.key], act)
                 assert act.epoch >= epochs.get(act.key, 0), act
                 inside[act.key], epochs[act.key] = act, act.epoch
             else:
                 del inside[act.key]
 
-    def handled(self, what: str) -> Counter[tuple[str, str]]:
+    def handled(self, event: str) -> Counter[tuple[str, str]]:
         """Return how often the handlers were called so for each object, by key and UID."""
-        return Counter((call.key, call.uid) for call in self.calls if call.what == what)
+        return Counter((call.key, call.uid) for call in self.calls if call.event == event)
 
     async def share(self, replicas: Iterable[Replica], *, within: float = 90) -> None:
         """Wait until these have all slots among them, each about the same."""
@@ -310,7 +311,7 @@ class RingEnv:
             # An agreed table is not enough: the slots have to be in service.
             return sum(counts) == SLOTS and max(counts) - min(counts) <= 1
 
-        await until(fair, within=within, what=f"a fair share of {[r.name for r in some]}")
+        await until(fair, within=within, waiting_for=f"a fair share of {[r.name for r in some]}")
 
 
 class Deaf:
@@ -335,7 +336,7 @@ class Deaf:
 
 
 async def make_objects(client: Client, namespace: str, count: int, *, start: int = 0) -> list[str]:
-    """ConfigMaps that a ring works on; their keys."""
+    """Create ConfigMaps for a ring; return their keys."""
     names = [f"o{number}" for number in range(start, start + count)]
     labels = dict([APP.split("=")])
 

@@ -1,8 +1,8 @@
-"""Shard selectors before their time: a transport that does what a newer API server will.
+"""A transport that filters by shard selectors, as newer API servers will do.
 
-The servers that tests run on do not filter by `shardSelector` yet. This stands before a real one:
-it takes the parameter away, and from what the server sends all that is not in the ranges. What it
-cannot show is whether a server of the future agrees.
+The API servers of the tests do not filter by `shardSelector` yet. The transport removes the
+parameter from requests, and from the answers all objects that are not in its ranges. It cannot show
+that a future API server will filter in the same way.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class ShardedEnv(PodEnv):
     # The syncers
 
     def user(self, name: str) -> str:
-        """The user name of a replica in the computing cluster."""
+        """Return the user name of a replica in the computing cluster."""
         return f"{self.name}-{name}"
 
     @asynccontextmanager
@@ -121,7 +121,7 @@ class ShardedEnv(PodEnv):
         return RingAdmin(self.computing_api, ring, namespace="default")
 
     async def freeze(self, on: bool) -> None:
-        """Let only shards of dead replicas move; or let all shards move again."""
+        """Let only shards of failed replicas move; or let all shards move again."""
         await self.overseer.change(lambda state: freeze(state.table, on=on))
 
     async def shares(self) -> dict[str, int]:
@@ -142,7 +142,7 @@ class ShardedEnv(PodEnv):
                 assert replica.process.running, (name, replica.process.tail())
             return set(await self.shares()) == set(self.replicas)
 
-        await until(fair, within=self.patience_s, what=f"{sorted(self.replicas)} to share")
+        await until(fair, within=self.patience_s, waiting_for=f"{sorted(self.replicas)} to share")
 
     # The clusters
 
@@ -167,17 +167,17 @@ class ShardedEnv(PodEnv):
             assert up == pods, f"{up} of {len(vpods)} run"
             return True
 
-        await until(running_, within=self.patience_s, every=0.3, what=f"{pods} pods to run")
+        await until(running_, within=self.patience_s, every=0.3, waiting_for=f"{pods} pods to run")
 
     # Audit logs
 
     def did(self, name: str, since: int = 0) -> list[AuditedRequest]:
-        """The writes of a replica that the computing cluster accepted."""
+        """Return the writes of a replica that the computing cluster accepted."""
         requests = self.computing.audit.requests(user=self.user(name), since=since)
         return [each for each in requests if each.verb in ("create", "patch") and each.code < 300]
 
     def worked_on(self, name: str, since: int = 0) -> tuple[set[str], set[str]]:
-        """The pods and nodes that a replica wrote."""
+        """Return the pods and nodes that a replica wrote."""
         did = self.did(name, since)
         pods = {
             each.name for each in did if (each.resource, each.subresource) == ("pods", "status")
@@ -189,7 +189,7 @@ class ShardedEnv(PodEnv):
         return Counter(each.name for each in self._creations() if each.code < 300)
 
     def cut_off(self) -> set[str]:
-        """The physical pods whose creation lost its client, killed before the answer.
+        """Return the physical pods whose creation lost its client, killed before the answer.
 
         The API server records 504 for such a request, and may have created the object.
         """
@@ -220,7 +220,7 @@ class _Lags:
             self.physical.setdefault(name, time.monotonic())
 
     def of(self, since: float, before: float = float("inf")) -> list[float]:
-        """The lags in seconds of the pods that were created in this time."""
+        """Return the lags in seconds of the pods that were created in this time."""
         created = ((pod, at) for pod, at in self.virtual.items() if since <= at < before)
         return sorted(self.physical[pod] - at for pod, at in created)
 

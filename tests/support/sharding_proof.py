@@ -1,8 +1,8 @@
-"""The proof: replicas that are killed, frozen, skewed, scaled and replaced under load.
+"""The proof of sharding: replicas are killed, frozen, skewed, scaled and replaced under load.
 
-Whatever happens to them, each object is worked on by one owner at a time, and none is forgotten.
-The evidence is outside of the replicas: what they wrote into a file before they knew the outcome,
-and what stands in the API server in the end.
+In all cases each object is reconciled by one owner at a time, and none is forgotten. The evidence
+is outside of the replicas: the lines that they wrote into a file before they knew the outcome, and
+the objects in the API server at the end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Line:
 
     at: float
     who: str
-    what: str
+    event: str
     slot: int
     epoch: int
     key: str
@@ -61,8 +61,8 @@ class Account:
 
     lines: list[Line]
 
-    def count(self, what: str, *, since: float = 0.0) -> int:
-        return sum(line.what == what and line.at >= since for line in self.lines)
+    def count(self, event: str, *, since: float = 0.0) -> int:
+        return sum(line.event == event and line.at >= since for line in self.lines)
 
     def check(self, *, disturbed: Iterable[str] = ()) -> None:
         """Check that each key had one owner at a time. `disturbed` replicas were stopped or killed:
@@ -72,7 +72,7 @@ class Account:
         self._check_overlap(set(disturbed))
 
     def _check_grants(self) -> None:
-        """An epoch of a slot is one replica's."""
+        """Check that each epoch of a slot belongs to one replica."""
         owners: dict[tuple[int, int], str] = {}
         for line in self.lines:
             assert owners.setdefault((line.slot, line.epoch), line.who) == line.who, line
@@ -81,19 +81,19 @@ class Account:
         """Check that a replica neither begins nor writes after another replica took the key."""
         newest: dict[int, Line] = {}
         for line in self.lines:
-            if line.what not in ("begin", "wrote"):
+            if line.event not in ("begin", "wrote"):
                 continue
             last = newest.get(line.slot)
             assert last is None or line.epoch >= last.epoch, (last, line)
             newest[line.slot] = line
 
     def _check_overlap(self, disturbed: set[str]) -> None:
-        """Of one key there are never two reconciles at a time."""
+        """Check that no key has two reconciles at a time."""
         inside: dict[str, Line] = {}
         for line in self.lines:
-            if line.who in disturbed or line.what not in ("begin", "end"):
+            if line.who in disturbed or line.event not in ("begin", "end"):
                 continue
-            if line.what == "begin":
+            if line.event == "begin":
                 assert line.key not in inside, (inside.get(line.key), line)
                 inside[line.key] = line
             else:
@@ -104,7 +104,7 @@ class Account:
         last: dict[str, str] = {}
         count: dict[str, int] = {}
         for line in self.lines:
-            if line.what == "begin" and line.at >= since:
+            if line.event == "begin" and line.at >= since:
                 before = last.get(line.key, owners[line.slot])
                 count[line.key] = count.get(line.key, 0) + (line.who != before)
                 last[line.key] = line.who
@@ -117,8 +117,8 @@ def read_account(path: Path) -> Account:
     for text in path.read_text().splitlines():
         words = text.split(" ")
         if len(words) == 6:
-            at, who, what, slot, epoch, key = words
-            lines.append(Line(float(at), who, what, int(slot), int(epoch), key))
+            at, who, event, slot, epoch, key = words
+            lines.append(Line(float(at), who, event, int(slot), int(epoch), key))
     return Account(sorted(lines, key=lambda line: line.at))
 
 
@@ -134,7 +134,7 @@ class Proof:
     lease_s: float = 3.0
     slots: int = SLOTS
     environ: dict[str, str] = field(default_factory=dict)
-    labelled: bool = False  # whoever makes the objects puts their slots on them
+    labelled: bool = False  # the creator of the objects labels them with their slots
     worker: Path = WORKER  # the program of a replica
     replicas: dict[str, Process] = field(default_factory=dict)
     disturbed: set[str] = field(default_factory=set)
@@ -153,9 +153,9 @@ class Proof:
     def account(self) -> Account:
         return read_account(self.file)
 
-    def _noted(self, what: str) -> int:
+    def _noted(self, event: str) -> int:
         """Return the counts of the events so far, as text."""
-        return self.file.read_text().count(f" {what} ")
+        return self.file.read_text().count(f" {event} ")
 
     # The stage
 
@@ -224,7 +224,7 @@ class Proof:
             }
             return ready >= set(names)
 
-        await until(healthy, within=60, what=f"{names} to join")
+        await until(healthy, within=60, waiting_for=f"{names} to join")
 
     async def stop(self, *names: str) -> None:
         """End them as SIGTERM does; each has to end well."""
@@ -252,12 +252,12 @@ class Proof:
         await self.synced(within=300)
         first: dict[int, float] = {}
         for line in self.account.lines:
-            if line.at > at and line.slot in theirs and line.what == "begin":
+            if line.at > at and line.slot in theirs and line.event == "begin":
                 first.setdefault(line.slot, line.at)
         return round(max(first.values(), default=at) - at, 2)
 
     async def freeze(self, name: str, seconds: float, *, hanging: bool) -> None:
-        """Stop it with SIGSTOP for so long, if asked for between the fence and the network."""
+        """Stop a replica with SIGSTOP for a time, on request between the fence and the network."""
         await self._disturb(name)
         process = self.replicas[name]
         if hanging:
@@ -269,7 +269,7 @@ class Proof:
                 await self.touch(20)
                 return self._noted("hangs") > hung
 
-            await until(hangs, what=f"a write of {name} to hang")
+            await until(hangs, waiting_for=f"a write of {name} to hang")
         process.pause()
         await self._while_loaded(seconds)
         process.resume()
@@ -308,10 +308,10 @@ class Proof:
             await self.touch(10)
             await asyncio.sleep(0.2)
 
-    # The world
+    # Objects and replicas
 
-    async def settled(self, *, within: float = 60) -> None:
-        """Wait until all slots are shared among who is there, and nothing is on its way."""
+    async def settled(self, *, within: float = 120) -> None:
+        """Wait until all slots are shared among the running replicas, and none is being moved."""
 
         def fair(state: RingState) -> bool:
             living = [id_ for id_ in state.living if name_of(id_) in self.replicas]
@@ -328,9 +328,11 @@ class Proof:
             try:
                 return fair(await self.overseer.state())
             except ConfigError:
-                return False  # nobody has written a table yet
+                return False  # there is no table yet
 
-        await until(probe, within=within, every=0.2, what=f"{sorted(self.replicas)} to share")
+        await until(
+            probe, within=within, every=0.2, waiting_for=f"{sorted(self.replicas)} to share"
+        )
 
     async def synced(self, *, within: float = 60) -> None:
         """Wait until every child has the seq of its owner: nothing is forgotten."""
@@ -341,13 +343,13 @@ class Proof:
 
         async def none() -> bool:
             self.check_alive()
-            # A look at thousands of them costs the server much; a cache costs it next to nothing.
+            # A list of thousands of objects is expensive for the server; the cache is read first.
             if behind(self._children.items()):
                 return False
             listing = await self.client.list(CONFIG_MAPS, self.namespace, labels=CHILD)
             return not behind(listing.items)
 
-        await until(none, within=within, every=0.1, what="all children")
+        await until(none, within=within, every=0.1, waiting_for="all children")
 
     def check_alive(self) -> None:
         for process in self.replicas.values():
@@ -358,7 +360,7 @@ class Proof:
             held = name_of((await self.overseer.state()).assigner)
             return held if held in self.replicas else ""
 
-        return await until(elected, what="an assigner")
+        return await until(elected, waiting_for="an assigner")
 
     async def rebalancing(self) -> None:
         """Wait until slots are on their way."""
@@ -366,4 +368,4 @@ class Proof:
         async def draining() -> bool:
             return bool((await self.overseer.state()).table.draining())
 
-        await until(draining, every=0.02, what="slots on their way")
+        await until(draining, every=0.02, waiting_for="slots on their way")

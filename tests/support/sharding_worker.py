@@ -1,19 +1,19 @@
-"""A replica of a ring in a process of its own, which notes all that it does in a file.
+"""A replica of a ring in a process of its own, which records its actions in a file.
 
     python sharding_worker.py KUBECONFIG NAMESPACE NAME FILE TEMPLATE SKEW_S LEASE_S
 
-For each ConfigMap with the label `app=sharded` it keeps a child, a ConfigMap that it controls, with
-the same `seq`. Each line of the file is
+For each ConfigMap with the label `app=sharded` the replica keeps a child with the same `seq`, a
+ConfigMap that is owned by the first. Each line of the file is
 
-    <seconds> <replica> <what> <slot> <epoch> <key>
+    <seconds> <replica> <event> <slot> <epoch> <key>
 
-on a clock that all processes of the machine share. The time of a write is that before the fence was
-asked. SIGUSR1 lets the next write hang between the fence and the network, as a machine does that
-freezes there. SIGUSR2 lets it write into FILE.NAME how many objects it holds in its caches.
+on a clock that all processes of the machine share. The time of a write is read before the fence is
+checked. After SIGUSR1 the next write hangs between the fence and the network, as on a machine that
+freezes there. After SIGUSR2 the process writes the number of objects in its caches into FILE.NAME.
 
 For measurements: SHARD_SLOTS, SHARD_LOADS (interval of load reports), SHARD_BURN_MS (CPU time that
-a reconcile takes), SHARD_COST_MS (time for which it keeps all others of the process waiting, as if
-it took the only core), SHARD_CHILDREN=no.
+a reconcile takes), SHARD_COST_MS (time for which a reconcile blocks all others of the process, as
+if it used the only core), SHARD_CHILDREN=no.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from kubeocean.sharding.ring import Ring, WakingClock
 from support.faults import SkewedClock
 
 SLOTS = int(os.environ.get("SHARD_SLOTS", "128"))
-LOADS = os.environ.get("SHARD_LOADS", "1h")  # never: what moves, moves as replicas come and go
+LOADS = os.environ.get("SHARD_LOADS", "1h")  # never: slots move only when replicas join or leave
 BURN_S = float(os.environ.get("SHARD_BURN_MS", "0")) / 1000
 COST_S = float(os.environ.get("SHARD_COST_MS", "0")) / 1000
 CHILDREN = os.environ.get("SHARD_CHILDREN", "yes") == "yes"
 RING = "proof"
 HANG_S = 300.0
-STOPPED_S = 1.0  # a gap between two looks: the process was stopped
+STOPPED_S = 1.0  # a gap between two readings of the clock: the process was stopped
 CHILD = "child=yes"
 
 
 def settings(namespace: str, name: str, template: str, lease_s: float) -> Config:
-    """A quick ring; the periods follow the lease."""
+    """Return the config of a fast ring, whose periods follow from the lease."""
     return read_config(
         {
             "sharding": {
@@ -84,9 +84,9 @@ def settings(namespace: str, name: str, template: str, lease_s: float) -> Config
 
 
 class Hanging:
-    """The network, in which one write may hang until the process was stopped and goes on.
+    """A network in which one write may hang until the process was stopped and continued.
 
-    It has left the program, so nothing takes it back: also if who sent it is cancelled meanwhile.
+    The write has left the program, so it is sent even if its sender is cancelled meanwhile.
     """
 
     def __init__(self, inner: Transport, note: Callable[[str], None]) -> None:
@@ -155,7 +155,7 @@ class Worker:
         )
 
     def _wrap(self, inner: Transport) -> Transport:
-        self._hanging = Hanging(inner, lambda what: self.note(_now(), what, Key("", "late")))
+        self._hanging = Hanging(inner, lambda event: self.note(_now(), event, Key("", "late")))
         return self._hanging
 
     def tell(self) -> None:
@@ -166,10 +166,10 @@ class Worker:
         assert self._hanging is not None
         self._hanging.next = True
 
-    def note(self, at: float, what: str, key: Key) -> None:
+    def note(self, at: float, event: str, key: Key) -> None:
         grant = current_grant()
         assert grant is not None
-        line = f"{at:.6f} {grant.member} {what} {grant.slot} {grant.epoch} {key}\n"
+        line = f"{at:.6f} {grant.member} {event} {grant.slot} {grant.epoch} {key}\n"
         os.write(self._file, line.encode())
 
     async def reconcile(self, key: Key) -> Outcome:
@@ -239,7 +239,7 @@ class Worker:
         await self.objects.client.create(CONFIG_MAPS, stamped, namespace=obj.namespace)
 
     async def _update(self, child: ConfigMap, seq: str) -> None:
-        # No version: only the epoch stands between a late write and the next owner's.
+        # No resourceVersion: only the epoch prevents a late write after one of the next owner.
         body = {"metadata": {"uid": child.uid}, "data": {"seq": seq}}
         patch = MergePatch(self.objects.stamped(body))
         await self.objects.client.patch(CONFIG_MAPS, child.name, patch, child.namespace)

@@ -192,6 +192,7 @@ def owner(
     """Print the shard of a key, and the replica that owns the shard."""
 
     async def work(admin: RingAdmin) -> None:
+        from kubeocean.errors import printable
         from kubeocean.sharding.config import load
 
         table = (await admin.state()).table
@@ -211,9 +212,8 @@ def owner(
             print_document(document, output)
             return
         target = f", moving to {entry.to}" if entry.to else ""
-        typer.echo(
-            f"{key}: shard {slot}, {entry.owner or 'no owner'}{target} (epoch {entry.epoch})"
-        )
+        line = f"{key}: shard {slot}, {entry.owner or 'no owner'}{target} (epoch {entry.epoch})"
+        typer.echo(printable(line))
 
     _RingReference(kubeconfig, context, namespace, ring).run(work)
 
@@ -305,7 +305,8 @@ def rollback(
     epoch: Annotated[
         int,
         typer.Argument(
-            metavar="EPOCH", help="Epoch of an earlier assignment, as `list` prints it."
+            metavar="EPOCH",
+            help="Epoch of an earlier assignment, as `kubeocean shards list` prints it.",
         ),
     ],
 ) -> _Change:
@@ -464,6 +465,8 @@ def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
             "going": encode_slots(s for s, e in going.items() if e.owner == each.record.id),
             "coming": encode_slots(s for s, e in going.items() if e.to == each.record.id),
             "load": round(sum(each.record.loads.values()), 4),
+            "controllers": list(each.record.controllers),
+            "unplaced": each.record.unplaced,
         }
         for each in state.members
     ]
@@ -492,14 +495,16 @@ def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
 
 
 def _show(admin: RingAdmin, state: RingState) -> None:
+    from kubeocean.errors import printable
     from kubeocean.runtime.clock import RealClock
 
     table = state.table
     frozen = ", frozen" if table.frozen else ""
-    typer.echo(
+    heading = (
         f"{admin.namespace}/{admin.names.ring}: {table.slots} shards, "
         f"epoch {table.epoch}{frozen}, assigner {state.assigner or 'none'}"
     )
+    typer.echo(printable(heading))
     rows = [("REPLICA", "STATE", "SHARDS", "GOING", "COMING", "LOAD", "RENEWED")]
     going, now = table.draining().values(), RealClock().now()
     for each in state.members:
@@ -524,7 +529,14 @@ def _show(admin: RingAdmin, state: RingState) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "   ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        typer.echo(f"  {line.rstrip()}")
+        typer.echo(printable(f"  {line.rstrip()}"))
+    for each in state.members:
+        if each.record.unplaced and not each.record.released:
+            line = (
+                f"objects that {each.record.id} does not work on, because it cannot compute their "
+                f"shard: {each.record.unplaced} (see its log)"
+            )
+            typer.echo(printable(line))
     if table.history:
         epochs = ", ".join(str(past.epoch) for past in table.history)
         typer.echo(f"earlier assignments (rollback): {epochs}")

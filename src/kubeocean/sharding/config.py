@@ -61,7 +61,16 @@ _MOST_VIRTUAL_NODES: Final = 10_000
 _LEAST_CAPACITY: Final = 0.001
 _MOST_CAPACITY: Final = 1000.0
 _SHORTEST_S: Final = 0.1
+_LONGEST: Final = 253  # characters, as of the name of a pod
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def _short_text(written: object, path: str) -> str:
+    value = text(written, path)
+    if len(value) > _LONGEST or not value.isprintable():
+        message = f"must be at most {_LONGEST} characters that can be printed"
+        raise ConfigError(message, field=path, value=value)
+    return value
 
 
 def _import_path(written: object, path: str) -> str:
@@ -177,10 +186,10 @@ class NodeSection:
     replica is no longer reported. `address` is published for other replicas (`NodeInfo.address`).
     """
 
-    identity: str = key("identity", text, "")
-    address: str = key("address", text, "")
-    predecessor: str = key("predecessor", text, "")
-    template: str = key("template", text, "")
+    identity: str = key("identity", _short_text, "")
+    address: str = key("address", _short_text, "")
+    predecessor: str = key("predecessor", _short_text, "")
+    template: str = key("template", _short_text, "")
     capacity: float = key("capacity", _capacity, 1.0)
     health_check_interval_s: float = key("healthCheckInterval", seconds, "10s")
     health_check_timeout_s: float = key("healthCheckTimeout", seconds, "5s")

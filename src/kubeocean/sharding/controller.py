@@ -16,12 +16,16 @@ handled in one of two ways:
                             handled by the new owner; a deletion while no replica watched,
                             because the owner crashed, is missed
     deletions="guaranteed"  a finalizer keeps every handled object until `handle_delete` returned
+
+An object for which `get_resource_key` or the algorithm fails is not worked on until its shard can
+be computed (see `placement`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple
 
@@ -49,6 +53,7 @@ from kubeocean.sharding.handlers import (
 from kubeocean.sharding.handover import Handled
 from kubeocean.sharding.identity import filter_field
 from kubeocean.sharding.metrics import Loads, WorkMetrics
+from kubeocean.sharding.placement import ShardComputation, Unplaced
 from kubeocean.sharding.ring import Ring, WakingClock
 from kubeocean.sharding.selection import (
     Everything,
@@ -62,12 +67,14 @@ from kubeocean.sharding.selection import (
 from kubeocean.sharding.server_objects import ServerObjects
 from kubeocean.sharding.slot_cache import SlotCache
 from kubeocean.sharding.slot_lifecycle import Ended, Running
-from kubeocean.sharding.slots import slot_of
 
 __all__ = ["DELETIONS", "Children", "ReconcileWork", "ShardedController"]
 
 DELETIONS: Final = ("observed", "guaranteed")
 _BATCH_WORKERS: Final = 4  # the batches of this number of slots are collected at a time
+_AGAIN_S: Final = 1.0  # until a shard that could not be computed is computed again
+_LONGEST_S: Final = 60.0
+_AT_ONCE: Final = 200  # shards that are computed before other tasks run
 
 _log = get_logger(__name__)
 
@@ -140,7 +147,9 @@ class ShardedController(Generic[ObjectT]):
         clock: Clock | None = None,
     ) -> None:
         if (reconcile is None) == (handler is None):
-            raise ConfigError("needs either reconcile or handler", field=f"controller {name}")
+            raise ConfigError(
+                "needs exactly one of reconcile and handler", field=f"controller {name}"
+            )
         _check_options(name, deletions, resync_s, deadline_s, has_handler=handler is not None)
         if handler is not None:
             field = f"handler of controller {name}"
@@ -159,6 +168,10 @@ class ShardedController(Generic[ObjectT]):
         self._deletions = deletions
         self._resync_s = resync_s
         self._reconcile = reconcile
+        self._placement = ShardComputation(name, self._compute_shard)
+        # Keys to reconcile when their shard can be computed, and the slot in which each was found.
+        self._waiting: dict[Key, int | None] = {}
+        self._labeller: Labeller[ObjectT] | None = None
         self._source = ServerObjects(
             client,
             self.client,
@@ -236,20 +249,13 @@ class ShardedController(Generic[ObjectT]):
     def shard_of(self, obj: Any) -> int:
         """Return the shard of an object, which depends on its name alone.
 
-        An object for which `get_resource_key` or the algorithm fails is in the shard of the hash of
-        its name: one object must not stop the work on all others.
+        :raises Unplaced: `get_resource_key` or the algorithm failed.
         """
-        try:
-            key = str(obj.key) if self._handler is None else self._handler.get_resource_key(obj)
-            return self.ring.shard_of(key)
-        except Exception as error:  # whatever the code of the user raises
-            _log.error(
-                "Could not compute the shard of object, used the hash of its name",
-                controller=self.name,
-                object=str(obj.key),
-                error=f"{type(error).__name__}: {error}",
-            )
-            return slot_of(str(obj.key), self.ring.slots)
+        return self._placement.shard_of(obj)
+
+    def _compute_shard(self, obj: Any) -> int:
+        key = str(obj.key) if self._handler is None else self._handler.get_resource_key(obj)
+        return self.ring.shard_of(key)
 
     def stamped(self, body: Mapping[str, Any]) -> Json:
         """Return the object or patch `body` with its slot label and the epoch of this replica's
@@ -264,9 +270,16 @@ class ShardedController(Generic[ObjectT]):
     def enqueue(self, key: Key) -> None:
         """Enqueue a key for a reconcile, if this replica owns the key's slot."""
         cached = self.get(key)
-        slot = self.objects.slot_of(cached) if cached is not None else self.shard_of(named(key))
+        slot = self._slot_of_key(key) if cached is None else self.objects.slot_of(cached)
         if slot is not None:
             self._controller.enqueue(ReconcileWork(slot, key))
+
+    def _slot_of_key(self, key: Key) -> int | None:
+        """Return the slot of a key; None if it cannot be computed: the key is enqueued later."""
+        slot = self._placement.find(named(key))
+        if slot is None:
+            self._waiting.setdefault(key, None)
+        return slot
 
     # Start and stop
 
@@ -277,7 +290,7 @@ class ShardedController(Generic[ObjectT]):
     async def run(self) -> None:
         """Reconcile the keys of this replica's shards until `stop`."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._follow())]
+            tasks = [group.create_task(self._follow()), group.create_task(self._place_again())]
             if self._resync_s is not None:
                 tasks.append(group.create_task(self._resync(self._resync_s)))
             await self._controller.run()
@@ -306,6 +319,51 @@ class ShardedController(Generic[ObjectT]):
                     self._adapter.resync(keys)
                 for key in keys:
                     self._controller.enqueue(ReconcileWork(slot, key))
+
+    # Objects whose shard cannot be computed
+
+    def unplaced(self) -> int:
+        """Return the number of objects whose shard this replica cannot compute."""
+        count = len(self._unplaced_keys())
+        self._figures.unplaced.set(count)
+        return count
+
+    def _unplaced_keys(self) -> set[Key]:
+        keys = set(self._waiting)
+        if self._caches is not None:
+            keys.update(*(cache.unplaced for cache in self._caches.all()))
+        if self._labeller is not None:
+            keys |= self._labeller.unplaced
+        return keys
+
+    async def _place_again(self) -> None:
+        """Compute shards again that could not be computed, with increasing delays."""
+        pause_s = _AGAIN_S
+        while True:
+            await self._placement.failed.wait()
+            await self._clock.sleep(pause_s)
+            self._placement.failed.clear()
+            keys = self._unplaced_keys()
+            for count, key in enumerate(keys):
+                if count % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                self._try_place(key)
+            left = self._unplaced_keys()
+            self._figures.unplaced.set(len(left))
+            self._placement.log_placed(left)
+            pause_s = min(2 * pause_s, _LONGEST_S) if keys and keys <= left else _AGAIN_S
+
+    def _try_place(self, key: Key) -> None:
+        """Compute the shard of an unplaced object again, and resume the work on the object if that
+        succeeds."""
+        if self._labeller is not None and key in self._labeller.unplaced:
+            self._labeller.place_again(key)
+        for cache in self._caches.all() if self._caches is not None else ():
+            with suppress(Unplaced):
+                cache.place_again(key)
+        if key in self._waiting and self._placement.find(named(key)) is not None:
+            del self._waiting[key]
+            self.enqueue(key)
 
     # As a workload of the ring
 
@@ -363,17 +421,22 @@ class ShardedController(Generic[ObjectT]):
         """Label objects that have no slot, if the filter uses labels; runs on the planner's
         replica."""
         await self._chosen.wait()
-        if isinstance(self.objects.selection, SlotLabel):
-            await Labeller(
-                self._plain,
-                self.resource,
-                label=self.ring.names.slot_label,
-                slots=self.ring.slots,
-                slot_of=self.shard_of,
-                namespace=self._namespace,
-                among=self._labels,
-                clock=self._clock,
-            ).run()
+        if not isinstance(self.objects.selection, SlotLabel):
+            return
+        self._labeller = Labeller(
+            self._plain,
+            self.resource,
+            label=self.ring.names.slot_label,
+            slots=self.ring.slots,
+            slot_of=self.shard_of,
+            namespace=self._namespace,
+            among=self._labels,
+            clock=self._clock,
+        )
+        try:
+            await self._labeller.run()
+        finally:
+            self._labeller = None
 
     async def warm(self, slots: Collection[int]) -> None:
         """Fill the caches for these slots.
@@ -432,6 +495,9 @@ class ShardedController(Generic[ObjectT]):
             return
         for cache in self._caches.all():
             cache.drop(slots)
+        for key, slot in list(self._waiting.items()):
+            if slot in slots:
+                del self._waiting[key]
         for slot in slots:
             self._processed.pop(slot, None)
             self._overdue.discard(slot)
@@ -449,7 +515,8 @@ class ShardedController(Generic[ObjectT]):
         if isinstance(objects.selection, SlotLabel):
             # An object whose label was changed is in the cache of a slot to which it does not
             # belong.
-            return [str(obj.key) for obj in objects.of(slot) if self.shard_of(obj) == slot]
+            find = self._placement.find
+            return [str(obj.key) for obj in objects.of(slot) if find(obj) in (slot, None)]
         return [str(key) for key in objects.keys(slot)]
 
     def loads(self) -> Mapping[int, float]:
@@ -478,10 +545,14 @@ class ShardedController(Generic[ObjectT]):
                 with under(self.ring.grant(work.slot)):
                     outcome = await self._guarded(work)
             ended = True
+            self._waiting.pop(work.key, None)
             return outcome
         except Ended:
             ended = True
             return Done()  # the new owner of the slot reconciles all of its keys
+        except Unplaced:
+            self._waiting[work.key] = work.slot
+            return Done()  # enqueued again by `_place_again`
         finally:
             spent_s = self._clock.monotonic() - began
             self._loads.spent(work.slot, spent_s)
@@ -489,7 +560,11 @@ class ShardedController(Generic[ObjectT]):
             (self._figures.processed if ended else self._figures.errors).inc()
 
     async def _guarded(self, work: ReconcileWork) -> Outcome:
-        """Reconcile a key, unless the object's slot label is wrong."""
+        """Reconcile a key, unless the object's slot label is wrong.
+
+        :raises Unplaced: it is not known whether the object is in this slot.
+        """
+        self.objects.place_again(work.key)
         obj = self.get(work.key)
         if isinstance(self.objects.selection, SlotLabel):
             if obj is not None and await self._source.restore_label(obj, found_in=work.slot):
@@ -532,8 +607,9 @@ class ShardedController(Generic[ObjectT]):
         obj = new or old
         assert obj is not None
         owner = owner_key(obj, self.resource.kind)
-        if owner is not None:
-            self._enqueue_owner(obj, self.shard_of(named(owner)))
+        slot = self._slot_of_key(owner) if owner is not None else None
+        if slot is not None:
+            self._enqueue_owner(obj, slot)
 
     def _enqueue_owner(self, child: Object, slot: int) -> None:
         owner = owner_key(child, self.resource.kind)

@@ -53,7 +53,12 @@ class ExclusiveStart:
                 except Forbidden:
                     return  # this account may not even create an access review
                 except ApiError as error:
-                    _log.warning("Failed to list members of the ring", error=str(error))
+                    _log.warning(
+                        "Could not list the replicas of the ring; the single leader waits until it"
+                        " knows that none works",
+                        ring=self._config.names.ring,
+                        error=str(error),
+                    )
                 else:
                     alive = [each for each, seen in sightings.items() if not expired(seen, timing)]
                     if not alive:

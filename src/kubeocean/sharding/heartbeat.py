@@ -111,6 +111,9 @@ class Heartbeat:
         started = self._clock.monotonic()
         created = await self._client.create(LEASES, body, namespace=self._namespace)
         self._uid = created.uid
+        self._record = replace(
+            self._record, uid=created.uid, joined=_number(created.resource_version)
+        )
         self._settle(lease, started)
 
     async def run(self) -> None:
@@ -177,10 +180,9 @@ def record_of(lease: Lease, names: Names) -> MemberRecord | None:
     member = spec.holder_identity or ""
     try:
         if lease.name != names.member(member):  # a copy, or the Lease of another holder
-            raise ConfigError(
-                "is not the Lease name that follows from its holder", field="name", value=lease.name
-            )
-        return decode_member(
+            message = f"must be {names.member(member)!r}, the Lease name of its holderIdentity"
+            raise ConfigError(message, field="name", value=lease.name)
+        record = decode_member(
             member,
             text=annotations.get(names.record, ""),
             pulse=lease.resource_version,
@@ -191,6 +193,12 @@ def record_of(lease: Lease, names: Names) -> MemberRecord | None:
     except ConfigError as error:
         _log.warning("Ignored Lease that no replica wrote", lease=lease.name, error=str(error))
         return None
+    # Before its first renewal, a Lease has the version of its creation.
+    return record if record.joined else replace(record, joined=_number(lease.resource_version))
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() and version.isascii() else 0
 
 
 async def read_members(client: Client, namespace: str, names: Names) -> list[MemberRecord]:

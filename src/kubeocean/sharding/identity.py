@@ -14,7 +14,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -23,6 +23,7 @@ import msgspec
 from kubeocean.errors import ConfigError
 from kubeocean.sharding.algorithms import Algorithm
 from kubeocean.sharding.config import Config
+from kubeocean.sharding.members import MemberRecord
 
 __all__ = [
     "EARLIER",
@@ -30,12 +31,15 @@ __all__ = [
     "ConfigurationRecord",
     "RingIdentity",
     "SettingDifference",
+    "controllers_of",
     "differences",
     "filter_field",
     "identity_of",
     "merged",
     "other_controllers",
+    "program_difference",
     "refusal",
+    "ring_keeper",
     "with_filter",
 ]
 
@@ -110,10 +114,53 @@ def differences(ours: RingIdentity, theirs: RingIdentity) -> list[SettingDiffere
 def other_controllers(ours: RingIdentity, theirs: RingIdentity) -> SettingDifference | None:
     """Return the difference between the controllers of two identities if both have some, and none
     in common: then two programs use one ring."""
-    mine, other = _controllers(ours), _controllers(theirs)
+    mine, other = controllers_of(ours), controllers_of(theirs)
     if not mine or not other or not mine.isdisjoint(other):
         return None
-    return SettingDifference(_CONTROLLERS, ", ".join(sorted(mine)), ", ".join(sorted(other)))
+    return _other_program(mine, other)
+
+
+def _other_program(ours: Iterable[str], theirs: Iterable[str]) -> SettingDifference:
+    return SettingDifference(_CONTROLLERS, ", ".join(sorted(ours)), ", ".join(sorted(theirs)))
+
+
+def ring_keeper(
+    own: MemberRecord, others: Iterable[MemberRecord], recorded: RingIdentity
+) -> MemberRecord | None:
+    """Return the replica that keeps the ring for another program; None if the program of the
+    replica `own` keeps it.
+
+    Of several programs, the one that the ring has `recorded` keeps the ring, else the one whose
+    replica joined first. All replicas conclude the same, whatever the order in which they see each
+    other: a replica that joined first is seen by all that join later.
+    """
+    known = controllers_of(recorded)
+
+    def order(record: MemberRecord) -> tuple[bool, int, str]:
+        return known.isdisjoint(_controllers(record, known)), record.joined, record.uid
+
+    first = min((own, *others), key=order)
+    ours, theirs = _controllers(own, known), _controllers(first, known)
+    if first.id == own.id or not ours or not theirs or not ours.isdisjoint(theirs):
+        return None
+    if known & ours and known & theirs:
+        return None  # a third version of the program has controllers of both
+    return first
+
+
+def _controllers(record: MemberRecord, recorded: frozenset[str]) -> frozenset[str]:
+    """Return the controllers of a replica; one of an earlier version publishes none, and has those
+    of its ring."""
+    return frozenset(record.controllers) or recorded
+
+
+def program_difference(
+    own: MemberRecord, keeper: MemberRecord, recorded: RingIdentity
+) -> SettingDifference:
+    """Return how the controllers of the replica `own` differ from those of the replica `keeper`,
+    whose program may use the ring."""
+    known = controllers_of(recorded)
+    return _other_program(_controllers(own, known), _controllers(keeper, known))
 
 
 def merged(ours: RingIdentity, theirs: RingIdentity) -> dict[str, str]:
@@ -131,7 +178,8 @@ def _is_filter(key: str) -> bool:
     return key.startswith(_FILTER)
 
 
-def _controllers(identity: RingIdentity) -> frozenset[str]:
+def controllers_of(identity: RingIdentity) -> frozenset[str]:
+    """Return the names of the controllers whose filters an identity has."""
     return frozenset(key.removeprefix(_FILTER) for key in identity if _is_filter(key))
 
 

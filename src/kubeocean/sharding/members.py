@@ -71,6 +71,10 @@ class MemberRecord:
     - `acks`: the slots whose drain the replica acknowledged, each with the epoch of the drain.
     - `seen`: the replica acts by a table of at least this epoch, and its work on slots that this
       table took from it has ended. Published when the planner waits for it, not with every table.
+    - `unplaced`: the number of objects whose slot the replica cannot compute, for people.
+    - `controllers`: the names of the replica's controllers; empty if it publishes none.
+    - `joined`: the resourceVersion of the Lease's creation, by which replicas have one order for
+      all observers; 0 if the replica does not publish it.
     - `loads`: the measured load of each slot.
     """
 
@@ -85,6 +89,9 @@ class MemberRecord:
     capacity: float = 1.0
     acks: Mapping[int, int] = field(default_factory=dict)
     seen: int = 0
+    unplaced: int = 0
+    controllers: tuple[str, ...] = ()
+    joined: int = 0
     loads: Mapping[int, float] = field(default_factory=dict)
     uid: str = ""
 
@@ -174,6 +181,9 @@ class _StoredMember(msgspec.Struct, omit_defaults=True):
     capacity: float = 1.0
     acks: dict[str, str] = {}  # epoch: slots
     seen: int = 0
+    unplaced: int = 0
+    controllers: tuple[str, ...] = ()
+    joined: int = 0
 
 
 def encode_member(record: MemberRecord) -> str:
@@ -190,12 +200,21 @@ def encode_member(record: MemberRecord) -> str:
         capacity=record.capacity,
         acks={str(epoch): encode_slots(slots) for epoch, slots in sorted(acks.items())},
         seen=record.seen,
+        unplaced=record.unplaced,
+        controllers=record.controllers,
+        joined=record.joined,
     )
     return msgspec.json.encode(wire).decode()
 
 
 def decode_member(
-    member: str, *, text: str, pulse: str, lease_s: float = 0.0, loads: str = "", uid: str = ""
+    member: str,
+    *,
+    text: str,
+    pulse: str,
+    lease_s: float = 0.0,
+    loads: str = "",
+    uid: str = "",
 ) -> MemberRecord:
     """Return the record of a member from the annotations of its Lease.
 
@@ -232,6 +251,9 @@ def decode_member(
         capacity=wire.capacity,
         acks=acks,
         seen=wire.seen,
+        unplaced=wire.unplaced,
+        controllers=wire.controllers,
+        joined=wire.joined,
         loads=decode_loads(loads),
         uid=uid,
     )

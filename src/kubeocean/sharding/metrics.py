@@ -98,6 +98,11 @@ class WorkMetrics:
         self.errors = metrics.counter(
             "sharded_controller_processing_errors_total", "Reconciles that failed", names
         ).labels(*values)
+        self.unplaced = metrics.gauge(
+            "sharded_controller_unplaced_resources",
+            "Objects whose shard this replica cannot compute",
+            names,
+        ).labels(*values)
 
 
 class MetricsPage:

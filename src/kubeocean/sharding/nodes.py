@@ -115,8 +115,9 @@ class NodeMonitor:
                 await getattr(watcher, _METHODS[node.status])(node)
             except Exception as error:  # whatever the code of the user raises
                 _log.error(
-                    "Watcher of replicas failed",
-                    node=node.id,
+                    "NodeWatcher raised an error when the status of a replica changed",
+                    replica=node.id,
+                    watcher=type(watcher).__name__,
                     status=node.status.value,
                     error=str(error),
                 )

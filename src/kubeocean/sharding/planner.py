@@ -164,7 +164,8 @@ class Planner:
         )
 
     def expired(self, sighting: MemberSighting, now: float) -> bool:
-        """Return whether a member will certainly never act again."""
+        """Return whether a member released its Lease or its Lease has expired, so that it certainly
+        never acts again."""
         return expired(sighting, self.timing)
 
     def free(self, slot: int, entry: SlotEntry, roster: MemberStats) -> bool:
@@ -291,7 +292,9 @@ class Planner:
         answer = algorithm.rebalance(list(nodes), len(base))
         owners = {slot: nodes[node] for node, slots in answer.items() for slot in slots}
         if sorted(owners) != list(range(len(base))):
-            raise InvariantError("algorithm did not place every slot", algorithm=algorithm.name)
+            message = "rebalance() of the algorithm must assign every slot from 0 to"
+            message += f" {len(base) - 1}, and no others"
+            raise InvariantError(message, algorithm=algorithm.name)
         stay = {
             slot
             for slot, owner in enumerate(base)

@@ -53,6 +53,8 @@ class PlannerLoop:
         informer: Informer[Lease] | None = None,
         wrote: Callable[[Table], None] | None = None,
         on_member: Callable[[], None] | None = None,
+        on_renewed: Callable[[MemberRecord], None] | None = None,
+        on_saved: Callable[[LoadedTable], None] | None = None,
     ) -> None:
         self._client = client
         self._planner = planner
@@ -63,6 +65,8 @@ class PlannerLoop:
         self._metrics = metrics
         self._wrote = wrote or _ignore
         self._on_member = on_member or _nothing
+        self._on_renewed = on_renewed or _ignore_renewal
+        self._on_saved = on_saved or _ignore_save
         self._last: LoadedTable | None = None  # the table as this replica last read or wrote it
         self._table = empty_table(names.ring, 1)  # the last table seen, of whichever writer
         self._records: dict[str, MemberRecord] = {}
@@ -71,6 +75,7 @@ class PlannerLoop:
         self._news = asyncio.Event()
         self._doubt = True  # the members have to be listed again
         self._gone = False  # the table was deleted, or made unreadable
+        self.agreed = asyncio.Event()  # the stored table has the settings of this replica
         self.leases = informer or Informer(
             client, LEASES, namespace=namespace, labels=names.selects(MEMBER), clock=clock
         )
@@ -87,6 +92,15 @@ class PlannerLoop:
             and record.state is MemberState.HEALTHY
             and not record.released
             and self._states.get(record.id) is not MemberState.UNHEALTHY
+        ]
+
+    def running(self) -> list[MemberRecord]:
+        """Return the replicas that have not released their Leases, and renewed them in time."""
+        states = self._planner.states(self._clock.monotonic())
+        return [
+            record
+            for record in self._records.values()
+            if not record.released and states.get(record.id) is not MemberState.UNHEALTHY
         ]
 
     def nodes(self) -> list[NodeInfo]:
@@ -136,6 +150,8 @@ class PlannerLoop:
         self._planner.observe(
             [record], started=None, now=self._clock.monotonic(), table=self._table
         )
+        if before is not None and before.pulse != record.pulse:
+            self._on_renewed(record)
         if before is None or _decisive(before) != _decisive(record):
             self._news.set()
             self._on_member()
@@ -157,6 +173,7 @@ class PlannerLoop:
                         # Written by an earlier version of the program, or before a controller was
                         # added.
                         loaded = await self._save(loaded.table.changed({}), loaded)
+                    self.agreed.set()
                     loaded = await self._round(loaded)
                 except Conflict:
                     loaded = None  # a conflicting write: read, and decide again
@@ -195,6 +212,7 @@ class PlannerLoop:
 
     async def _save(self, table: Table, upon: LoadedTable) -> LoadedTable:
         self._last = await self._store.save(table, upon, principals=self._principals)
+        self._on_saved(self._last)
         return self._last
 
     async def _round(self, loaded: LoadedTable) -> LoadedTable:
@@ -298,6 +316,14 @@ def _decisive(record: MemberRecord) -> tuple[object, ...]:
 
 
 def _ignore(table: Table) -> None:
+    pass
+
+
+def _ignore_renewal(record: MemberRecord) -> None:
+    pass
+
+
+def _ignore_save(loaded: LoadedTable) -> None:
     pass
 
 

@@ -52,6 +52,7 @@ from kubeocean.sharding.slot_lifecycle import SlotLifecycle
 from kubeocean.sharding.stores import (
     TABLE,
     ConfigMapStore,
+    LoadedTable,
     TableStore,
     admission_view,
     state_of,
@@ -162,7 +163,7 @@ class Ring:
             namespace=self.namespace,
             names=names,
             identity=self.identity,
-            own=lambda: self.id,
+            own=lambda: self.heartbeat.record,
             clock=clock,
         )
         self._pages = HandoverPages(self._client, namespace=self.namespace, names=names)
@@ -186,6 +187,8 @@ class Ring:
             metrics=self._metrics,
             wrote=self._see,
             on_member=lambda: self._monitor.changed(),
+            on_renewed=self._saw_renewal,
+            on_saved=self._saved,
         )
         self._monitor = NodeMonitor(
             self.planning.nodes, self._watchers, clock=clock, period_s=self.timing.retry_s
@@ -232,6 +235,7 @@ class Ring:
                 predecessor=self._predecessor,
                 address=self._address,
                 capacity=node.capacity,
+                controllers=tuple(sorted(each.name for each in self._workloads)),
             ),
             timing=self.timing,
             clock=self._clock,
@@ -382,7 +386,11 @@ class Ring:
                 await self._compare()
                 return True
             except ApiError as error:
-                _log.warning("Failed to read ring", ring=self.names.ring, error=str(error))
+                _log.warning(
+                    "Could not compare this replica with its ring, trying again",
+                    ring=self.names.ring,
+                    error=str(error),
+                )
             with suppress(TimeoutError):
                 await within(self._clock, self.timing.retry_s, self._leaving.wait)
                 return False
@@ -438,7 +446,13 @@ class Ring:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._plan())
             for workload in self._workloads:
-                group.create_task(workload.lead())
+                group.create_task(self._lead_workload(workload))
+
+    async def _lead_workload(self, workload: Workload) -> None:
+        # A replica with another `sharding.election` may be elected, too. It must end before it
+        # writes a slot label.
+        await self.planning.agreed.wait()
+        await workload.lead()
 
     async def _plan(self) -> None:
         # The first table records the filters of the workloads, which are known when they are
@@ -506,10 +520,13 @@ class Ring:
             duties = self._holder.duties(now, self.tenancy.busy())
             if duties.give_up:
                 raise GaveUp(
-                    f"replica {self.id} did not end its work on shards {sorted(duties.cancel)}"
+                    f"replica {self.id} did not end its work on shards {sorted(duties.overdue)} in"
+                    " time after cancelling the work; the process must end, or another replica"
+                    " would work on them meanwhile"
                 )
             self.tenancy.apply(duties, group)
             self.heartbeat.say(acks=duties.acks, seen=duties.seen)
+            self.heartbeat.say(unplaced=sum(each.unplaced() for each in self._workloads))
             self.heartbeat.report(self._loads())
             if self._leaving.is_set():
                 self.heartbeat.say(state=MemberState.LEAVING)
@@ -574,6 +591,14 @@ class Ring:
                 return
             _log.error("Ignored shard table that cannot be read", error=str(error))
             self.planning.lost()
+
+    def _saw_renewal(self, record: MemberRecord) -> None:
+        self._checks.see_renewed(record, self.planning.running())
+        if self._checks.error is not None:
+            self._wake.set()
+
+    def _saved(self, loaded: LoadedTable) -> None:
+        self._checks.recorded = loaded.identity  # known before the watch delivers the table
 
     def _see(self, table: Table) -> None:
         before = self._table

@@ -18,7 +18,9 @@ from kubeocean.sharding.identity import (
     SettingDifference,
     differences,
     other_controllers,
+    program_difference,
     refusal,
+    ring_keeper,
 )
 from kubeocean.sharding.members import MemberRecord
 from kubeocean.sharding.names import Names
@@ -31,7 +33,7 @@ __all__ = ["RingChecks"]
 class RingChecks:
     """Compares a replica with the other replicas of its ring.
 
-    - `own`: returns the ID of this replica, which is not one of the others.
+    - `own`: returns the record of this replica, which is not one of the others.
     - `identity`: the settings of this replica; the ring adds those of its controllers.
     - `recorded`: the settings of the replicas that wrote the table.
     - `error`: set when the table shows that this replica must end.
@@ -45,7 +47,7 @@ class RingChecks:
         namespace: str,
         names: Names,
         identity: RingIdentity,
-        own: Callable[[], str],
+        own: Callable[[], MemberRecord],
         clock: Clock,
     ) -> None:
         self._client = client
@@ -103,25 +105,36 @@ class RingChecks:
             raise await self.refusal(differing)
 
     async def check_controllers(self, *, wait_s: float) -> None:
-        """Check that no running replica of the ring has other controllers than this replica: each
-        program would leave the keys in the shards of the other one alone.
+        """Check that no running replica of another program keeps the ring: each program would leave
+        the keys in the shards of the other one alone.
 
         :raises ConfigError: such a replica renewed its Lease within `wait_s`.
         """
-        differing = other_controllers(self.identity, self.recorded)
-        if differing is None:
-            return
-        before = {record.id: record.pulse for record in await self._members()}
-        if before.keys() <= {self._own()}:
-            return
-        await self._clock.sleep(wait_s)  # a replica that crashed left its Lease, too
-        others = [
-            record.id
-            for record in await self._members()
-            if record.id != self._own() and before.get(record.id) != record.pulse
-        ]
-        if others:
-            raise refusal(self._names.ring, [differing], others)
+        while True:
+            recorded = self.recorded
+            members = await self._members()
+            if ring_keeper(self._own(), members, self.recorded) is not None:
+                before = {record.id: record.pulse for record in members}
+                await self._clock.sleep(wait_s)  # a replica that crashed left its Lease, too
+                members = await self._members()
+                alive = [record for record in members if before.get(record.id) != record.pulse]
+                keeper = ring_keeper(self._own(), alive, self.recorded)
+                if keeper is not None:
+                    raise self._other_program(keeper)
+            # No await between this line and the end of the preparation.
+            if self.recorded == recorded:
+                return
+
+    def see_renewed(self, record: MemberRecord, running: Sequence[MemberRecord]) -> None:
+        """Compare this replica with the `running` ones, of which `record` has renewed its Lease.
+        Sets `error` if the renewed one keeps the ring for another program."""
+        keeper = ring_keeper(self._own(), running, self.recorded)
+        if keeper is not None and keeper.id == record.id and self.error is None:
+            self.error = self._other_program(keeper)
+
+    def _other_program(self, keeper: MemberRecord) -> ConfigError:
+        difference = program_difference(self._own(), keeper, self.recorded)
+        return refusal(self._names.ring, [difference], [keeper.id])
 
     def see(self, loaded: LoadedTable, *, prepared: bool) -> None:
         """Record the settings in a new table. Sets `error` if another program, which started at the
@@ -146,7 +159,7 @@ class RingChecks:
         return refusal(self._names.ring, differing, await self._others())
 
     async def _others(self) -> list[str]:
-        return [record.id for record in await self._members() if record.id != self._own()]
+        return [record.id for record in await self._members() if record.id != self._own().id]
 
     async def _members(self) -> list[MemberRecord]:
         """Return the replicas of the ring that have not released their Leases."""

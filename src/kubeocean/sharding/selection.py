@@ -34,6 +34,7 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Meta, Object, ObjectT, Resource, controller_of
 from kubeocean.runtime.transport import Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
+from kubeocean.sharding.placement import Unplaced
 from kubeocean.sharding.slots import HASHES, hash_ranges, slot_of_uid
 
 __all__ = [
@@ -62,14 +63,20 @@ _METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=
 
 
 class Selection(Protocol[_ObjectT]):
-    """Filter by which a replica receives the objects of some slots. `whole` is False if only
-    metadata is received."""
+    """Filter by which a replica receives the objects of some slots.
+
+    `whole` is False if only metadata is received. `stored` is False if an object does not contain
+    its slot, which is computed instead.
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def whole(self) -> bool: ...
+
+    @property
+    def stored(self) -> bool: ...
 
     def client(self, slots: Collection[int]) -> Client:
         """Return a client whose lists and watches of the resource contain at least these slots."""
@@ -78,7 +85,10 @@ class Selection(Protocol[_ObjectT]):
         """Return the label selector for lists and watches of the objects in these slots."""
 
     def slot(self, obj: _ObjectT) -> int | None:
-        """Return the slot of an object; None if the object has no slot yet."""
+        """Return the slot of an object; None if the object has no slot yet.
+
+        :raises Unplaced: the slot is computed with code of the user, and this code failed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ class ShardSelector(Generic[ObjectT]):
     among: str = ""
     name: str = "shard-selector"
     whole: bool = True
+    stored: bool = True
 
     def client(self, slots: Collection[int]) -> Client:
         selector = shard_selector(slots, self.slots)
@@ -114,6 +125,7 @@ class SlotLabel(Generic[ObjectT]):
     among: str = ""
     name: str = "label"
     whole: bool = True
+    stored: bool = True
 
     def client(self, slots: Collection[int]) -> Client:
         return self.base
@@ -144,6 +156,7 @@ class Everything(Generic[ObjectT]):
     among: str = ""
     name: str = "metadata"
     whole: bool = False
+    stored: bool = False
 
     def client(self, slots: Collection[int]) -> Client:
         return rewritten(self.base, _metadata_only(self.resource))
@@ -352,6 +365,7 @@ class Labeller(Generic[ObjectT]):
         self._resource = resource
         self._label = label
         self._slot_of = slot_of
+        self.unplaced: set[Key] = set()  # objects whose slot cannot be computed now
         metadata = Everything(client, resource, slot_of)
         # `notin` also selects objects without the label.
         unlabelled = f"{label} notin ({','.join(map(str, range(slots)))})"
@@ -378,14 +392,25 @@ class Labeller(Generic[ObjectT]):
             group.create_task(self._bare.run())
             group.create_task(self._controller.run())
 
+    def place_again(self, key: Key) -> None:
+        """Compute the slot of an unplaced object again, and set its label if that succeeds."""
+        self._controller.enqueue(key)
+
     def _changed(self, old: ObjectT | None, new: ObjectT | None) -> None:
         if new is not None:
             self._controller.enqueue(new.key)
+        elif old is not None:
+            self.unplaced.discard(old.key)
 
     async def _reconcile(self, key: Key) -> Outcome:
         obj = self._bare.get(key)
-        if obj is not None:
-            await put_slot(
-                self._client, self._resource, obj, label=self._label, slot=self._slot_of(obj)
-            )
+        if obj is None:
+            return Done()
+        try:
+            slot = self._slot_of(obj)
+        except Unplaced:
+            self.unplaced.add(key)
+            return Done()
+        self.unplaced.discard(key)
+        await put_slot(self._client, self._resource, obj, label=self._label, slot=slot)
         return Done()

@@ -11,7 +11,7 @@ from typing import Generic
 
 import msgspec
 
-from kubeocean.errors import BadRequest, Gone, NotFound
+from kubeocean.errors import ApiError, BadRequest, Gone, NotFound, ServerTimeout
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, Meta, Object, ObjectT, Resource, decode_list
@@ -64,7 +64,11 @@ class ServerObjects(Generic[ObjectT]):
         """Return why an object is not in the cache, and the object if it exists.
 
         An object whose slot label was removed or changed gets the right label.
+
+        :raises Unplaced: the right label cannot be computed.
         """
+        if key in self._cache().unplaced:
+            return Presence.HIDDEN, None
         if not self._cache().selection.labels(()):
             return Presence.GONE, None  # the server filters by no label that could have changed
         obj = await self._get(key)
@@ -96,7 +100,9 @@ class ServerObjects(Generic[ObjectT]):
             try:
                 body = await self._client.request("GET", path, query=query)
                 _, items = decode_list(self._resource.type, body, keep_raw=self._keep_raw)
-            except (Gone, BadRequest, msgspec.DecodeError) as error:
+            except (Gone, BadRequest, ServerTimeout, msgspec.DecodeError) as error:
+                if isinstance(error, ServerTimeout) and not _is_ahead(error):
+                    raise
                 _log.info("Could not read deleted object", object=str(key), error=str(error))
             else:
                 if items and items[0].uid == uid:
@@ -132,6 +138,8 @@ class ServerObjects(Generic[ObjectT]):
 
         `found_in` is the slot in whose cache the object is. So a user who changes a label neither
         hides an object nor makes two replicas work on it.
+
+        :raises Unplaced: the right label cannot be computed.
         """
         selection = self._cache().selection
         if not isinstance(selection, SlotLabel):
@@ -150,3 +158,9 @@ class ServerObjects(Generic[ObjectT]):
             )
         except NotFound:
             return None
+
+
+def _is_ahead(error: ApiError) -> bool:
+    """Return whether the API server does not have the resourceVersion of a request yet, nor soon:
+    its data was restored from a backup."""
+    return any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes)

@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Reconcile
+from kubeocean.runtime.logs import get_logger
 from kubeocean.sharding.fencing import NotOurs, current_grant, under
 from kubeocean.sharding.handover import Handled
 from kubeocean.sharding.metrics import Loads, WorkMetrics
@@ -40,6 +41,8 @@ __all__ = ["SharedControllers"]
 
 K = TypeVar("K")
 _REMEMBERED: Final = 1 << 16  # keys whose shard need not be computed again
+
+_log = get_logger(__name__)
 
 _ALONE: ContextVar[bool] = ContextVar("kubeocean_shard_alone", default=False)
 
@@ -77,7 +80,8 @@ class SharedControllers:
         self._running = Running()
         self._fresh: set[int] = set()  # gained shards whose keys are not enqueued yet
         self._loads = Loads(self._clock, every_s=ring.config.node.health_check_interval_s)
-        self._shard_of = lru_cache(_REMEMBERED)(ring.shard_of)
+        self._compute = lru_cache(_REMEMBERED)(ring.shard_of)
+        self._unplaced: set[str] = set()  # sharding keys whose shard cannot be computed
         ring.add(self)
 
     # Registration of controllers
@@ -119,7 +123,8 @@ class SharedControllers:
                 return outcome
             finally:
                 spent_s = self._clock.monotonic() - began
-                self._loads.spent(self._shard_of(what), spent_s)
+                if (slot := self._shard_of(what)) is not None:
+                    self._loads.spent(slot, spent_s)
                 figures.latency.observe(spent_s)
                 (figures.processed if ended else figures.errors).inc()
 
@@ -132,8 +137,30 @@ class SharedControllers:
     # Ownership
 
     def owns(self, what: str) -> bool:
-        """Return whether this replica owns the shard of a sharding key."""
-        return self.ring.owns(self._shard_of(what))
+        """Return whether this replica owns the shard of a sharding key; False if the algorithm
+        fails, until it succeeds (see `placement`)."""
+        slot = self._shard_of(what)
+        return slot is not None and self.ring.owns(slot)
+
+    def _shard_of(self, what: str) -> int | None:
+        """Return the shard of a sharding key; None if it cannot be computed."""
+        try:
+            slot = self._compute(what)
+        except Exception as error:  # whatever the algorithm of the user raises
+            if what not in self._unplaced:
+                self._unplaced.add(what)
+                _log.error(
+                    "Could not compute shard of key; this replica does not handle it until that"
+                    " succeeds",
+                    key=what,
+                    error=str(error),
+                )
+            return None
+        if what in self._unplaced:
+            self._unplaced.discard(what)
+            if slot in self.ring.serving:
+                self.start([slot])  # the key was left out when the shard was gained
+        return slot
 
     @asynccontextmanager
     async def turn(self, what: str) -> AsyncIterator[None]:
@@ -143,6 +170,8 @@ class SharedControllers:
         :raises NotOurs: this replica does not own the shard, or lost it meanwhile.
         """
         slot = self._shard_of(what)
+        if slot is None:
+            raise NotOurs(f"the shard of {what} cannot be computed")
         if not self.ring.owns(slot):
             raise NotOurs(f"{what} is in shard {slot}, which this replica does not own")
         try:
@@ -166,7 +195,7 @@ class SharedControllers:
         """Reconcile a key under the grant of its shard and return the outcome; None if the shard
         was lost before or during the reconcile."""
         slot = self._shard_of(what)
-        if not self.ring.owns(slot):
+        if slot is None or not self.ring.owns(slot):
             return None
         try:
             async with self._running.of(slot):
@@ -235,10 +264,20 @@ class SharedControllers:
         def count(slot: int) -> int:
             nonlocal counts
             if counts is None:  # only when a measurement is due
-                counts = Counter(map(self._shard_of, self._texts()))
+                shards = map(self._shard_of, self._texts())
+                counts = Counter(shard for shard in shards if shard is not None)
             return counts[slot]
 
         return self._loads.measure(self.ring.tenancy.serving, count)
+
+    def unplaced(self) -> int:
+        """Return the number of sharding keys whose shard this replica cannot compute, after another
+        attempt."""
+        if self._unplaced:
+            self._unplaced.intersection_update(self._texts())
+            for what in list(self._unplaced):
+                self._shard_of(what)
+        return len(self._unplaced)
 
     def handled(self, slot: int) -> Handled:
         """Return an empty hand-over: reconciles are level-triggered, and their caches hold all

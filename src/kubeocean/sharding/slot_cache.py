@@ -6,6 +6,9 @@ are dropped, their later events are ignored, and the next watch excludes them.
 
 Handlers see the objects of a gained slot as added and those of a lost slot as deleted. Code that
 acts on a change must check that this replica owns the slot.
+
+An object whose slot cannot be computed (see `placement`) is kept apart, in its last version, until
+`place_again` succeeds. An object that is cached already keeps its slot: a slot never changes.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from kubeocean.runtime.informer import Indexer, Informer
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, ObjectT, Resource
 from kubeocean.runtime.watch import Changed, Listed, ObjectEventType, Restarted, Scope, Watch
+from kubeocean.sharding.placement import Unplaced
 from kubeocean.sharding.selection import Selection
 
 __all__ = ["SlotCache"]
@@ -64,6 +68,8 @@ class SlotCache(Informer[ObjectT]):
         self.slots: frozenset[int] = frozenset()
         self._asked: set[int] = set()  # slots that were added, listed or not
         self._floors: dict[int, int] = {}  # resourceVersion of the list of each slot
+        self._computed: dict[Key, int] = {}  # slots of cached objects that name no slot themselves
+        self._unplaced: dict[Key, ObjectT] = {}
         self._some = asyncio.Event()
         self._turn: asyncio.Timeout | None = None
 
@@ -98,6 +104,8 @@ class SlotCache(Informer[ObjectT]):
             for obj in self.of(slot):
                 self._put(obj.key, None)
         self.slots -= gone
+        if not self.slots:
+            self._unplaced.clear()  # the next list contains these objects
 
     def keys(self, slot: int) -> list[Key]:
         """Return the keys of the objects of a slot."""
@@ -112,7 +120,69 @@ class SlotCache(Informer[ObjectT]):
         return len(self.of(slot))
 
     def slot_of(self, obj: ObjectT) -> int | None:
-        return self.selection.slot(obj)
+        """Return the slot of an object; None if the object has none, or if it cannot be
+        computed."""
+        try:
+            return self._place(obj)
+        except Unplaced:
+            return None
+
+    @property
+    def unplaced(self) -> Collection[Key]:
+        """Keys of the objects whose slot cannot be computed; they may be in this cache's slots."""
+        return self._unplaced.keys()
+
+    def place_again(self, key: Key) -> None:
+        """Compute the slot of an unplaced object again; cache the object if it is in a slot of this
+        cache.
+
+        :raises Unplaced: the slot can still not be computed.
+        """
+        obj = self._unplaced.get(key)
+        if obj is not None:
+            slot = self.selection.slot(obj)
+            del self._unplaced[key]
+            if slot in self.slots:
+                self._put(key, self._prune(obj) if self._prune else obj)
+
+    def _place(self, obj: ObjectT) -> int | None:
+        """Return the slot of an object; that of a cached object is not computed again if this
+        fails.
+
+        :raises Unplaced: the slot cannot be computed.
+        """
+        try:
+            return self.selection.slot(obj)
+        except Unplaced:
+            known = self._computed.get(obj.key)
+            if known is None:
+                raise
+            return known
+
+    def _keep_apart(self, obj: ObjectT) -> None:
+        """Keep an object whose slot cannot be computed, in its newest version."""
+        kept = self._unplaced.get(obj.key)
+        if kept is None or kept.uid != obj.uid or _is_older(kept, obj):
+            self._unplaced[obj.key] = obj
+
+    def _put(self, key: Key, new: ObjectT | None) -> None:
+        if new is None:
+            super()._put(key, None)  # handlers still find the slot
+            self._computed.pop(key, None)
+            return
+        self._unplaced.pop(key, None)
+        if not self.selection.stored:
+            try:
+                slot = self._place(new)
+            except Unplaced:
+                self._keep_apart(new)
+                return
+            old = self._items.get(key)
+            if old is not None and (old.uid != new.uid or self._computed.get(key) != slot):
+                self._put(key, None)  # another object, or another owner: two changes, not one
+            if slot is not None:
+                self._computed[key] = slot
+        super()._put(key, new)
 
     def _take(self, new: frozenset[int], items: list[ObjectT], version: str) -> None:
         """Insert the listed objects of slots. No await here: watch events must not overtake the
@@ -125,7 +195,12 @@ class SlotCache(Informer[ObjectT]):
         self.slots |= new
         self._floors |= dict.fromkeys(new, floor)
         for obj in items:
-            if self.selection.slot(obj) in new:
+            try:
+                slot = self._place(obj)
+            except Unplaced:
+                self._keep_apart(obj)
+                continue
+            if slot in new:
                 if self._unseen is not None:
                     self._unseen.discard(obj.key)
                 self._put(obj.key, self._prune(obj) if self._prune else obj)
@@ -183,6 +258,7 @@ class SlotCache(Informer[ObjectT]):
                         self._change(Changed(self._ours(news), news.version))
                     case Restarted():
                         self._unseen = set(self._items)
+                        self._unplaced.clear()
                     case Listed():
                         self._complete(news.version)
 
@@ -191,8 +267,16 @@ class SlotCache(Informer[ObjectT]):
         contained."""
         kept: list[tuple[ObjectEventType, ObjectT]] = []
         for fate, obj in news.events:
-            slot = self.selection.slot(obj)
+            try:
+                slot = self._place(obj)
+            except Unplaced:
+                if fate == "DELETED":
+                    self._unplaced.pop(obj.key, None)
+                else:
+                    self._keep_apart(obj)
+                continue
             if slot not in self.slots:
+                self._unplaced.pop(obj.key, None)
                 if self._is_newer(obj):  # its label was changed: moved to another slot
                     kept.append(("DELETED", obj))
                 continue
@@ -206,14 +290,18 @@ class SlotCache(Informer[ObjectT]):
     def _is_newer(self, obj: ObjectT) -> bool:
         """Return whether the cache has the object in an older version."""
         cached = self._items.get(obj.key)
-        if cached is None:
-            return False
-        old, new = cached.resource_version, obj.resource_version
-        return not (old.isdecimal() and new.isdecimal()) or int(old) < int(new)
+        return cached is not None and _is_older(cached, obj)
 
     def _filed(self, obj: ObjectT) -> tuple[str, ...]:
-        slot = self.selection.slot(obj)
+        stored = self.selection.stored
+        slot = self.selection.slot(obj) if stored else self._computed.get(obj.key)
         return () if slot is None else (str(slot),)
+
+
+def _is_older(one: ObjectT, other: ObjectT) -> bool:
+    """Return whether the first version of an object is older than the second."""
+    old, new = one.resource_version, other.resource_version
+    return not (old.isdecimal() and new.isdecimal()) or int(old) < int(new)
 
 
 class _Resumed(Watch[ObjectT]):

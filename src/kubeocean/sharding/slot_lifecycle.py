@@ -247,8 +247,14 @@ class SlotLifecycle:
                 await self._pages.put(slot, handover)
                 return
             except ApiError as error:
-                _log.warning("Failed to write hand-over of shard", shard=slot, error=str(error))
-                if slot in self._overdue or isinstance(error, Forbidden | Invalid):
+                gives_up = slot in self._overdue or isinstance(error, Forbidden | Invalid)
+                _log.warning(
+                    "Could not store the list of handled objects for the next owner of the shard",
+                    shard=slot,
+                    retries=not gives_up,
+                    error=str(error),
+                )
+                if gives_up:
                     return  # deletions around this hand-over may be missed
             await self._clock.sleep(_AGAIN_S)
 

@@ -56,6 +56,9 @@ class Workload(Protocol):
     def loads(self) -> Mapping[int, float]:
         """Return the loads of the slots, in a unit that is the same for all replicas."""
 
+    def unplaced(self) -> int:
+        """Return the number of objects whose slot this replica cannot compute."""
+
     def handled(self, slot: int) -> Handled:
         """Return the objects that were handled in a slot; called when no work runs in the slot."""
 

@@ -1,4 +1,4 @@
-"""The API server refuses what a replica may not write any more."""
+"""The API server refuses writes of a replica that has lost the slot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = {
 
 @dataclass
 class Guarded:
-    """A ring whose table is written by hand, and two replicas that the server can tell apart."""
+    """A ring whose table is written by hand, and two replicas with different users."""
 
     namespace: str
     names: Names
@@ -93,7 +93,7 @@ async def guarded(cluster: Cluster, client: Client, namespace: str) -> AsyncIter
     for body in objects:
         kind = Resource(GROUP, "v1", KINDS[body["kind"]], body["kind"], False, Untyped)
         made.append((kind, await client.create(kind, body)))
-    await until(lambda: ring.refuses("bob", 0), what="the policy to take effect")
+    await until(lambda: ring.refuses("bob", 0), waiting_for="the policy to take effect")
     yield ring
     for kind, each in reversed(made):
         await client.delete(kind, each.name, uid=each.uid)
@@ -105,7 +105,7 @@ async def test_a_stale_owner_is_refused_by_the_server(guarded: Guarded) -> None:
     first = guarded.loaded.table.epoch
     await guarded.create("ann", first, "o1")
     await guarded.patch("ann", first, "o1", "ann")
-    # Ann is asked to let go, and may end what she does.
+    # Ann is asked to hand the slot over, and may finish her reconciles.
     await guarded.give(SlotEntry("ann_1", to="bob_1"))
     await guarded.patch("ann", first, "o1", "ann again")
     second = await guarded.give(SlotEntry("bob_1"))
@@ -162,7 +162,7 @@ async def test_objects_outside_of_shards_and_the_label_itself_are_not_looked_at(
         await bob.patch(CONFIG_MAPS, "free", MergePatch({"data": {"a": "b"}}), guarded.namespace)
 
 
-async def test_without_a_table_nobody_is_locked_out(guarded: Guarded, client: Client) -> None:
+async def test_without_a_table_no_replica_is_refused(guarded: Guarded, client: Client) -> None:
     await client.delete(CONFIG_MAPS, guarded.names.table, guarded.namespace, uid=None)
 
     async def let_through() -> bool:
@@ -173,7 +173,7 @@ async def test_without_a_table_nobody_is_locked_out(guarded: Guarded, client: Cl
     await guarded.clients["bob"].create(CONFIG_MAPS, body, namespace=guarded.namespace)
 
 
-def test_a_policy_for_nobody_or_nothing_is_a_mistake() -> None:
+def test_an_admission_policy_without_accounts_or_resources_is_a_mistake() -> None:
     names = Names("ring")
     with pytest.raises(ConfigError, match="guarded"):
         admission_objects(names, namespace="x", guarded=[], users=["u"])

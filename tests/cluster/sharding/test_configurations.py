@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -25,7 +26,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "consistent-hash": {"algorithm": "consistent-hash"},
     "virtual nodes": {"algorithm": "consistent-hash", "virtualNodes": 20},
     "range": {"algorithm": "range", "ranges": [{"shard": 3}]},
+    "other ranges": {"algorithm": "range", "ranges": [{"shard": 4}]},
     "custom": CUSTOM,
+    "other custom": {**CUSTOM, "custom": "unit.sharding.mine:Eager"},
     "filter": {"filter": "metadata"},
     "domain": {"domain": "other.example"},
     "election": {"election": "another-lease"},
@@ -67,6 +70,33 @@ async def test_a_replica_with_another_configuration_refuses_to_start(
         assert {act.replica for act in ring_env.acts[mark:]} <= {"a"}
         assert not objects_written(second.faults.requests, {key.split("/")[1] for key in keys})
         assert first.slots
+
+
+@pytest.mark.parametrize("n", range(len(PAIRS)), ids=[f"{a} and {b}" for a, b in PAIRS])
+@pytest.mark.sweep
+async def test_of_two_configurations_that_start_at_the_same_time_one_has_the_ring(
+    cluster: Cluster, client: Client, namespace: str, n: int
+) -> None:
+    keys = await make_objects(client, namespace, 6)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        both = [
+            ring_env.join(name, sharding=CONFIGURATIONS[each])
+            for name, each in zip("ab", PAIRS[n], strict=True)
+        ]
+        tasks = [each._tasks[0] for each in both]
+        ended, _ = await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert len(ended) == 1
+        first, second = both if tasks[1] in ended else reversed(both)
+        assert (await refusal(second)).startswith("sharding.")
+        assert not second.notes.gained
+        await until(lambda: set(ring_env.done()) == set(keys))
+        assert {act.replica for act in ring_env.acts} == {first.name}
+        assert not objects_written(second.faults.requests, {key.split("/")[1] for key in keys})
+        ring_env.check_exclusive()
+        # Nothing is written at rest but the Leases.
+        mark = len(first.faults.requests)
+        await until(lambda: any(each.writes for each in first.faults.requests[mark:]))
+        assert all("/leases/" in each.path for each in first.faults.requests[mark:] if each.writes)
 
 
 async def test_a_refusal_names_the_field_and_both_values(

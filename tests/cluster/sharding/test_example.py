@@ -99,15 +99,15 @@ async def test_the_example_shares_pods_among_its_replicas(
         seen = [0]
 
         def shared() -> bool:
-            """Whether both have a part, and it is the one that they had when we looked last: who
-            is given a pod in the moment of its change sees the pod as it is then."""
+            """Whether both replicas own pods, and the same ones as at the last call: a replica that
+            gets a pod while the pod changes sees only its new state."""
             held = [lines_of(process, "Shard assignment changed") for process in (one, two)]
             before, seen[0] = seen[0], sum(map(len, held))
             return all(held) and len(held[0][-1]["new_assignment"]) == 2 and before == seen[0]
 
         await until(shared, every=2.0)
         await until(lambda: added(one) | added(two) == names)
-        # A change and a deletion reach whoever has the pod.
+        # A change and a deletion reach the replica that owns the pod.
         patch = MergePatch({"metadata": {"labels": {"changed": "yes"}}})
         await client.patch(PODS, "p3", patch, namespace)
         pod = await client.get(PODS, "p4", namespace)

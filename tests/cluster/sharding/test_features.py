@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from kubeocean.local.cluster import Cluster
@@ -66,6 +67,45 @@ async def test_watchers_are_called_for_each_status_of_each_node(
         await until(lambda: "Unhealthy" in statuses.seen["b"])
         await until(lambda: [node.name for node in ring.healthy_nodes()] == ["a"])
         assert "Unhealthy" not in statuses.seen["c"]
+    await own.close()
+
+
+class Hanging(ResourceHandler[ConfigMap]):
+    """Handler whose first two calls never return."""
+
+    def __init__(self) -> None:
+        self.cancelled = self.ended = 0
+
+    async def handle_add(self, obj: ConfigMap) -> None:
+        try:
+            if self.cancelled < 2:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.ended += 1
+
+
+async def test_a_call_beyond_its_deadline_is_cancelled_and_repeated(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    await make_objects(client, namespace, 1)
+    own, handler = cluster.client(), Hanging()
+    ring = Ring(own, config(namespace, name="a"))
+    controller: ShardedController[ConfigMap] = ShardedController(
+        "hanging",
+        ring,
+        own,
+        CONFIG_MAPS,
+        handler=handler,
+        namespace=namespace,
+        labels=APP,
+        workers=1,
+        deadline_s=0.5,
+    )
+    async with running(controller, ring):
+        await until(lambda: handler.ended == 1)
+        assert handler.cancelled == 2
     await own.close()
 
 

@@ -142,7 +142,7 @@ async def test_the_way_is_probed_and_a_wish_that_cannot_be_met_is_an_error(
     options = {"slots": TOTAL, "label": LABEL, "slot_of": slot_by_name, "namespace": namespace}
     newer = await probe(filtering, CONFIG_MAPS, namespace=namespace)
     assert newer
-    # This server ignores the parameter, and does not say that it was applied.
+    # This server ignores the parameter, and its answer does not confirm a filter.
     if not await probe(client, CONFIG_MAPS, namespace=namespace):
         chosen = await choose(client, CONFIG_MAPS, configured="auto", **options)
         assert chosen.name == "label"
@@ -178,7 +178,7 @@ async def test_with_metadata_only_nothing_is_written_and_objects_are_read_whole(
         ring_env.check_exclusive()
 
 
-async def test_a_label_that_somebody_changed_is_put_right_and_two_never_work_on_one_key(
+async def test_a_changed_label_is_corrected_and_two_replicas_never_work_on_one_key(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 6)

@@ -11,8 +11,10 @@ import pytest
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.runtime.transport import Request
 from kubeocean.sharding.handover import Handled, HandoverPages, SlotHandover
 from kubeocean.sharding.names import Names
+from kubeocean.sharding.slots import slot_of
 from support.faults import Faults, writes
 from support.ring_env import APP, MANY, SHORT_LEASES, SLOTS, Replica, RingEnv, make_objects
 from support.wait import until
@@ -120,7 +122,7 @@ async def test_a_deletion_while_no_replica_runs_is_handled_by_the_next_one(
         await until(lambda: ring_env.handled("delete"))
         assert ring_env.handled("delete") == {gone: 1}
         # The handler gets the whole object, though the new owner has never seen it.
-        assert [call.data for call in ring_env.calls if call.what == "delete"] == ["last"]
+        assert [call.data for call in ring_env.calls if call.event == "delete"] == ["last"]
 
 
 async def labelled(client: Client, replica: Replica, namespace: str, name: str) -> bool:
@@ -262,3 +264,121 @@ async def test_an_object_that_leaves_the_selection_can_be_deleted(
 
         await until(free)
         assert not ring_env.handled("delete")
+
+
+FAILED = 12  # requests in a row that fail; the Lease is valid for longer
+ROLES = ("new owner", "old owner", "leaving owner")
+HOW = ("refused", "answer lost")
+CASES = [(role, how, after) for after in range(0, 30, 2) for role in ROLES for how in HOW]
+
+
+def fail(faults: Faults, how: str, after: int) -> None:
+    """Let requests fail, from the one after so many on."""
+    seen = 0
+
+    def due(request: Request) -> bool:
+        nonlocal seen
+        seen += 1
+        return seen > after
+
+    if how == "refused":
+        faults.refuse(times=FAILED, when=due)
+    else:
+        faults.lose_answer(times=FAILED, when=due)
+
+
+@pytest.mark.parametrize("n", range(len(CASES)), ids=[" ".join(map(str, case)) for case in CASES])
+@pytest.mark.sweep
+async def test_a_hand_over_without_an_api_server_loses_and_repeats_no_deletion(
+    cluster: Cluster, client: Client, namespace: str, n: int
+) -> None:
+    role, how, after = CASES[n]
+    keys = await make_objects(client, namespace, MANY)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", handles=True)
+        await added(ring_env, keys)
+        deleted: set[tuple[str, str]] = set()
+
+        async def delete_all(some: list[str]) -> None:
+            for key in some:
+                deleted.add(await delete(client, namespace, key))
+                await asyncio.sleep(0.005)
+
+        if role == "old owner":
+            fail(a.faults, how, after)
+        b = ring_env.join("b", handles=True)
+        if role == "new owner":
+            fail(b.faults, how, after)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(delete_all(keys[: MANY // 3]))
+            await ring_env.share([a, b])
+        if role == "leaving owner":
+            fail(a.faults, how, after)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(delete_all(keys[MANY // 3 : 2 * MANY // 3]))
+            await a.leave()
+        await until(lambda: len(b.slots) == SLOTS)
+        await until(lambda: set(ring_env.handled("delete")) >= deleted)
+        assert set(ring_env.handled("delete")) == deleted
+        assert set(ring_env.handled("delete").values()) == {1}
+        living = set(keys[2 * MANY // 3 :])
+        await until(lambda: living <= {call.key for call in ring_env.calls if call.replica == "b"})
+
+
+async def test_a_deletion_is_handled_though_the_version_of_the_hand_over_is_in_the_future(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    """As after the data of an API server was restored from a backup."""
+    names = Names("ring")
+    key, pages = f"{namespace}/gone", HandoverPages(client, namespace=namespace, names=names)
+    handled = Handled({key: "uid-of-gone"}, version="99999999999")
+    await pages.put(slot_of(key, SLOTS), SlotHandover(1, {"ring": handled}))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        ring_env.join("a", handles=True)
+        await until(lambda: ring_env.handled("delete") == {(key, "uid-of-gone"): 1})
+
+
+KILLED = [(role, after) for after in range(1, 9) for role in ROLES]
+
+
+@pytest.mark.parametrize("n", range(len(KILLED)), ids=[f"{role} {after}" for role, after in KILLED])
+@pytest.mark.sweep
+async def test_a_replica_that_is_killed_in_a_hand_over_is_replaced_without_false_deletions(
+    cluster: Cluster, client: Client, namespace: str, n: int
+) -> None:
+    role, after = KILLED[n]
+    keys = await make_objects(client, namespace, MANY)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", handles=True, state=SHORT_LEASES)
+        await added(ring_env, keys)
+        b = ring_env.join("b", handles=True, state=SHORT_LEASES)
+        if role == "leaving owner":
+            await ring_env.share([a, b])
+        victim, survivor = (b, a) if role == "new owner" else (a, b)
+        killed = asyncio.Event()
+        victim.faults.crash_after_write(after, by=killed.set)
+        leaving = asyncio.create_task(a.ring.stop()) if role == "leaving owner" else None
+        deleted: set[tuple[str, str]] = set()
+        async with asyncio.TaskGroup() as group:
+
+            async def delete_some() -> None:
+                for key in keys[: MANY // 3]:
+                    deleted.add(await delete(client, namespace, key))
+
+            group.create_task(delete_some())
+            # A replica that needs fewer writes than `after` to leave is not killed.
+            await until(lambda: killed.is_set() or (leaving is not None and leaving.done()))
+            for task in victim._tasks:
+                task.cancel()
+            await asyncio.gather(*victim._tasks, return_exceptions=True)
+            victim._tasks = []
+            await victim.client.close()
+        if leaving is not None:
+            await leaving
+        await until(lambda: len(survivor.slots) == SLOTS)
+        living = set(keys[MANY // 3 :])
+        own = survivor.name
+        await until(lambda: living <= {call.key for call in ring_env.calls if call.replica == own})
+        # A crash may lose deletions, but neither invents nor repeats one.
+        assert set(ring_env.handled("delete")) <= deleted
+        assert set(ring_env.handled("delete").values()) <= {1}

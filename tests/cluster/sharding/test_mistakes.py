@@ -1,7 +1,8 @@
-"""Mistakes of users and bad moments to start: one object, one call or one moment suffers."""
+"""Mistakes of users, and failures at the start: each affects one object or one call only."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -35,10 +36,12 @@ class Added(ResourceHandler[Any]):
 class Program:
     """A replica of a program with one controller of ConfigMaps."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, **sections: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, namespace: str, name: str, *, number: int = 0, **sections: Any
+    ) -> None:
         self.faults = Faults()
         self.client = cluster.client(wrap=self.faults.wrap)
-        self.ring = Ring(self.client, config(namespace, name=f"{name}-0", **sections))
+        self.ring = Ring(self.client, config(namespace, name=f"{name}-{number}", **sections))
         self.handler = Added()
         self.controller = ShardedController(
             name,
@@ -91,6 +94,72 @@ async def test_a_program_that_crashed_keeps_no_other_one_from_its_ring(
         await each.client.close()
 
 
+async def ran_before(cluster: Cluster, namespace: str, name: str) -> None:
+    """Let a program run in the ring and end."""
+    program = Program(cluster, namespace, name, state=SHORT_LEASES)
+    async with running(program.controller), running(program.ring):
+        await until(lambda: len(program.ring.serving) == SLOTS)
+        await program.ring.stop()
+    await program.client.close()
+
+
+async def test_replicas_with_renamed_controllers_may_start_at_the_same_time(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    await ran_before(cluster, namespace, "one")
+    await make_objects(client, namespace, 4)
+    both = [
+        Program(cluster, namespace, "two", number=number, state=SHORT_LEASES) for number in (0, 1)
+    ]
+    parts = [part for each in both for part in (each.controller, each.ring)]
+    async with running(*parts):
+        await until(lambda: [len(each.ring.serving) for each in both] == [SLOTS / 2] * 2)
+        await until(lambda: len(both[0].handler.names | both[1].handler.names) == 4)
+    for each in both:
+        await each.client.close()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["used before", "new"])
+async def test_of_programs_that_start_at_the_same_time_in_one_ring_one_keeps_it(
+    cluster: Cluster, client: Client, namespace: str, before: bool
+) -> None:
+    if before:
+        await ran_before(cluster, namespace, "one")
+    await make_objects(client, namespace, 4)
+    programs = [
+        Program(cluster, namespace, name, number=number, state=SHORT_LEASES)
+        for name in ("two", "three")
+        for number in (0, 1)
+    ]
+    controllers = [each.controller for each in programs]
+    async with running(*controllers):
+        rings = {asyncio.create_task(each.ring.run()): each for each in programs}
+        try:
+            refused: set[asyncio.Task[None]] = set()
+            while len(refused) < 2:
+                ended, _ = await asyncio.wait(
+                    rings.keys() - refused, timeout=60, return_when=asyncio.FIRST_COMPLETED
+                )
+                assert ended
+                refused |= ended
+            losers = {rings[task].controller.name for task in refused}
+            assert len(losers) == 1
+            for task in refused:
+                with pytest.raises(
+                    ConfigError, match=r"of ring ring have '\w+'; give each program"
+                ):
+                    await task
+            kept = [each for task, each in rings.items() if task not in refused]
+            await until(lambda: sum(len(each.ring.serving) for each in kept) == SLOTS)
+            await until(lambda: len(kept[0].handler.names | kept[1].handler.names) == 4)
+        finally:
+            for task in rings:
+                task.cancel()
+            await asyncio.gather(*rings, return_exceptions=True)
+    for each in programs:
+        await each.client.close()
+
+
 async def test_two_controllers_of_one_name_are_refused(cluster: Cluster, namespace: str) -> None:
     one = Program(cluster, namespace, "one")
     with pytest.raises(ConfigError, match=r"has a controller of this name already.*\(got 'one'\)"):
@@ -106,7 +175,7 @@ async def test_a_replica_starts_when_the_api_server_answers(
         replica = ring_env.join("a")
         replica.faults.refuse(times=5)
         await until(lambda: set(ring_env.done()) == set(keys))
-        # One that never gets an answer ends when it is told to.
+        # A replica that never gets an answer ends when it is stopped.
         late = ring_env.join("b")
         late.faults.partition()
         await until(lambda: late.faults.requests)
@@ -114,7 +183,7 @@ async def test_a_replica_starts_when_the_api_server_answers(
 
 
 def lists_objects(request: Request) -> bool:
-    """Whether a request lists the objects of slots, as the one who gains these does."""
+    """Whether a request lists the objects of slots, as a replica that gains the slots does."""
     return request.method == "GET" and "slot." in str(request.query) and not request.watches
 
 
@@ -160,7 +229,11 @@ class Keyed(Added):
 
 @pytest.mark.parametrize("filter_", ["label", "metadata"])
 async def test_an_object_without_a_key_stops_no_other(
-    cluster: Cluster, client: Client, namespace: str, filter_: str
+    cluster: Cluster,
+    client: Client,
+    namespace: str,
+    filter_: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await make_objects(client, namespace, 4)
     own, handler = cluster.client(), Keyed()
@@ -169,7 +242,9 @@ async def test_an_object_without_a_key_stops_no_other(
         "keyed", ring, own, CONFIG_MAPS, handler=handler, namespace=namespace, labels=APP
     )
     async with running(controller), running(ring):
-        await until(lambda: handler.names == {"o0", "o1", "o2", "o3"})
+        await until(lambda: handler.names == {"o0", "o1", "o2"})
+        await until(lambda: controller.unplaced() == 1)
+        assert f"{namespace}/o3" in caplog.text
     await own.close()
 
 

@@ -33,7 +33,7 @@ async def test_a_ring_goes_with_its_binding_and_no_other_does(
         assert await remains() > kept
         binding = ClusterBinding(metadata=Meta(name="b"), spec=BindingSpec(cluster_id="c"))
         leaders = SyncerLeaders(client, homes=lambda: [namespace], domain=DEFAULT)
-        # As long as somebody works it stays.
+        # As long as a replica works, the Lease stays.
         assert [each.name for each in await leaders.remove(binding, [])] == [election]
         assert all(each.slots for each in sharing)
         for each in sharing:

@@ -1,8 +1,9 @@
-"""Rings on a real API server: hand-over, fail-over, and nobody who works beside another."""
+"""Rings on a real API server: hand-over, fail-over, and never two owners of a slot."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -66,7 +67,7 @@ async def test_who_leaves_hands_over_and_nothing_is_done_twice(
         mark = len(ring_env.acts)
         await a.leave()
         await until(lambda: len(b.slots) == SLOTS)
-        # What came is taken up once; what stayed is not touched.
+        # Objects of gained slots are reconciled once, objects of kept slots not at all.
         await until(lambda: ring_env.done(mark).keys() == mine)
         assert set(ring_env.done(mark).values()) == {1}
         assert sorted(a.notes.lost) == sorted(a.notes.gained)
@@ -90,7 +91,7 @@ async def test_the_last_one_leaves_at_once(
         assert sorted(alone.notes.lost) == list(range(SLOTS))
 
 
-async def test_the_notifier_is_awaited_before_somebody_else_gets_the_shard(
+async def test_the_notifier_is_awaited_before_another_replica_gets_the_shard(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
@@ -101,9 +102,9 @@ async def test_the_notifier_is_awaited_before_somebody_else_gets_the_shard(
         b = ring_env.join("b")
         table = await until(lambda: (t := a.ring.table) and t.draining() and t)
         going = set(table.draining())
-        # The shards are asked back, and given up; but the layer above has not let go.
+        # The shards have to be handed over, but the controller has not finished its work on them.
         await until(lambda: not going & a.slots)
-        # B has read what it is going to get meanwhile.
+        # Meanwhile B has read the objects of the slots that it will get.
         await until(lambda: set(b.controller.objects.slots) == going)
         assert not b.slots
         assert not b.notes.gained
@@ -178,12 +179,13 @@ async def test_who_cannot_end_its_work_ends_itself(
 
 
 async def test_a_crash_is_made_good_by_the_others(
-    cluster: Cluster, client: Client, namespace: str
+    cluster: Cluster, client: Client, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     keys = await make_objects(client, namespace, 20)
     async with RingEnv.open(cluster, namespace) as ring_env:
         replicas = await ring_env.at_work(keys, "a", "b", "c", state=SHORT_LEASES)
-        # The assigner of all: it is missed twice.
+        # The replica whose planner is elected: others take over its slots and its election.
         dead = next(replica for replica in replicas if replica.ring.election.is_leader)
         theirs = {key for key in keys if dead.ring.shard_of(key) in dead.slots}
         mark = len(ring_env.acts)
@@ -192,9 +194,12 @@ async def test_a_crash_is_made_good_by_the_others(
         await until(lambda: ring_env.done(mark).keys() >= theirs)
         assert set(ring_env.done(mark)) == theirs
         ring_env.check_exclusive()
+        logged = [line for line in caplog.text.splitlines() if dead.ring.id in line]
+        for status in ("Healthy", "Unhealthy"):
+            assert any("Health status of replica" in line and status in line for line in logged)
 
 
-async def test_who_is_cut_off_stops_and_comes_back_as_somebody_else(
+async def test_a_replica_that_is_cut_off_stops_and_joins_with_a_new_identity(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
@@ -202,7 +207,7 @@ async def test_who_is_cut_off_stops_and_comes_back_as_somebody_else(
         a, b = await ring_env.at_work(keys, "a", "b", state=SHORT_LEASES)
         before = a.ring.id
         a.faults.partition()
-        # It stops by itself before anybody else may start.
+        # The replica stops by itself before another may start.
         await until(lambda: not a.slots)
         assert len(b.slots) < SLOTS
         await until(lambda: not a.ring.healthy.is_set())
@@ -226,7 +231,7 @@ async def test_a_writer_that_lost_its_shard_is_refused_before_it_sends(
             try:
                 await asyncio.Event().wait()
             finally:
-                # What it does on its way out is too late.
+                # Writes of the stopping replica are too late.
                 with pytest.raises(Fenced, match=r"any more|no valid Lease"):
                     patch = MergePatch({"data": {"by": "a"}})
                     await replica.controller.client.patch(CONFIG_MAPS, "o0", patch, namespace)
@@ -295,7 +300,7 @@ async def test_a_table_that_is_deleted_is_written_anew_with_a_higher_epoch(
 ) -> None:
     async with RingEnv.open(cluster, namespace) as ring_env:
         a, _ = await ring_env.at_work([], "a", "b")
-        # Who was there first had everything for a moment.
+        # The first replica had all slots for a moment.
         held, lost, epoch = a.slots, len(a.notes.lost), a.ring.table.epoch
         await client.delete(CONFIG_MAPS, a.ring.names.table, namespace, uid=None)
         await until(lambda: a.ring.table.epoch > epoch)
@@ -327,7 +332,7 @@ async def test_a_quiet_ring_writes_only_its_leases(
             return sum("-member-" in request.path for request in requests(replica)[since:])
 
         await until(lambda: not (a.ring.table or b.ring.table).draining())
-        for _ in range(5):  # whatever was still on its way ends within some heartbeats
+        for _ in range(5):  # outstanding requests end within some heartbeats
             marks = {replica: len(requests(replica)) for replica in (a, b)}
             await until(lambda m=marks: all(renewals(r, at) >= 5 for r, at in m.items()))
             later = [request for r, at in marks.items() for request in requests(r)[at:]]
@@ -349,7 +354,7 @@ async def test_load_is_measured_and_evened_out(
             counts = [len(replica.controller.objects) for replica in (a, b)]
             return sum(counts) == 40 and max(counts) <= 24
 
-        # Nothing happens to the objects, so what counts is how many there are.
+        # The objects do not change, so the load of a slot is the number of its objects.
         overseer = RingAdmin(client, a.ring.names, namespace=namespace)
 
         async def reported() -> bool:

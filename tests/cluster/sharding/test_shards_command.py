@@ -11,7 +11,7 @@ import yaml
 
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.sharding.names import Names
 from support.commands import Home, Result
 from support.ring_env import SLOTS, RingEnv, make_objects
@@ -71,7 +71,7 @@ async def test_a_ring_is_shown_and_steered_by_hand(
         assert who["owner"] == (a if slot in a.slots else b).ring.id
         assert f"shard {slot}, {who['owner']}" in await command.ok("owner", str(slot))
 
-        # Moving, in a frozen ring: it stays moved.
+        # A move in a frozen ring is not reverted.
         assert "frozen" in await command.ok("freeze")
         mine, rest = sorted(a.slots)[:3], len(a.slots) - 3
         output = await command.ok("move", ",".join(map(str, mine)), "--to", "b")
@@ -97,7 +97,7 @@ async def test_a_ring_is_shown_and_steered_by_hand(
         await until(lambda: {0, 1, 2, 3} <= a.slots)
         await command.ok("unpin", "0-3")
 
-        # By force: the owner sees it taken, and nobody works on it beside another.
+        # By force: the owner notices that the slot was taken, and two never work on it.
         await command.ok("release", "0", "--yes")
         await until(lambda: 0 in a.slots | b.slots)
         ring_env.check_exclusive()
@@ -173,3 +173,22 @@ async def test_a_stopped_ring_is_switched_to_another_configuration_and_back(
         assert f"sharding.slots: {SLOTS}" in await command.ok("switch", "--back")
         wrong = await command.run("switch")
         assert (wrong.code, "give either --config or --back" in wrong.err) == (2, True)
+
+
+async def test_a_lease_of_a_hostile_writer_sends_no_escape_sequences_to_the_terminal(
+    cluster: Cluster, client: Client, namespace: str, command: Command
+) -> None:
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        names, member = a.ring.names, "x\x1b[2J_1"
+        meta = {
+            "name": names.member(member),
+            "labels": names.labels("member"),
+            "annotations": {names.record: '{"unplaced":3}'},
+        }
+        spec = {"holderIdentity": member, "leaseDurationSeconds": 30}
+        await client.create(LEASES, {"metadata": meta, "spec": spec}, namespace=namespace)
+        output = await command.ok("list")
+        assert "\x1b" not in output
+        assert output.count("x [2J_1") == 2

@@ -66,7 +66,7 @@ class Program:
         return Done()
 
     async def run(self) -> None:
-        """The part that runs alone: it writes as long as it may."""
+        """Run the part that only one replica runs: write for as long as the fence permits."""
         self.leads = True
         try:
             patch = MergePatch({"data": {"alone": self.name}})
@@ -108,7 +108,7 @@ async def test_each_does_its_part_and_one_does_what_is_done_alone(
         await until(shared)
         await until(lambda: a.done.keys() | b.done.keys() == keys)
         assert a.leads != b.leads
-        # What is not ours may be asked for here; its reconcile needs no grant.
+        # Keys of other replicas can be enqueued here; their reconcile needs no grant.
         other = Key(namespace, OTHER)
         for program in (a, b):
             program.controller.enqueue(other)
@@ -126,7 +126,7 @@ async def test_each_does_its_part_and_one_does_what_is_done_alone(
         assert not a.done[theirs]
         assert mine in {text for slot in a.ring.serving for text in a.sharing.resources(slot)}
 
-        # One is cut off: it may write nothing any more, and the other does everything.
+        # One replica is cut off: it may write nothing any more, and the other does all work.
         lost, kept = (a, b) if a.leads else (b, a)
         taken = {key for key in keys if lost.sharing.owns(key)}
         kept.done.clear()

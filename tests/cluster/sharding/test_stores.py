@@ -1,4 +1,4 @@
-"""States and tables in an API server: who is late does not write."""
+"""States and tables in an API server: a late writer is refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_an_assigner_whose_answers_are_lost_or_refused_goes_on(
         a.faults.answer(503, times=2, when=tables)
         b = ring_env.join("b")
         await ring_env.share([a, b])
-        # Somebody steers by hand at the same time.
+        # An administrator changes the table at the same time.
         overseer = RingAdmin(client, a.ring.names, namespace=namespace)
         await overseer.change(lambda state: freeze(state.table))
         await until(lambda: a.ring.table is not None and a.ring.table.frozen)

@@ -1,4 +1,4 @@
-"""Rings whose objects somebody has changed by hand: nobody dies of it, and nobody is misled."""
+"""Rings whose objects were changed by hand: no replica fails, and none makes wrong decisions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_table_that_makes_no_sense_is_written_anew(
 
         await until(mended)
         assert (a.slots, b.slots) == (held, frozenset(range(SLOTS)) - held)
-        # And it goes on: who comes gets its share.
+        # The ring goes on: a replica that joins gets its share.
         c = ring_env.join("c")
         await ring_env.share([a, b, c])
         ring_env.check_exclusive()
@@ -159,7 +159,7 @@ async def test_a_lease_that_no_replica_wrote_gets_no_shards(
         await client.create(LEASES, body, namespace=namespace)
         b = ring_env.join("b", state=SHORT_LEASES)
         await ring_env.share([a, b])
-        # Nor is it taken for somebody who lives on.
+        # Nor does the copy of its Lease count as a sign of life.
         await a.crash()
         await until(lambda: len(b.slots) == SLOTS)
 

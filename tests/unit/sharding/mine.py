@@ -14,7 +14,7 @@ class Blocks:
 
 
 class Eager(Blocks):
-    """Takes whatever there is."""
+    """Takes every optional argument of an algorithm, and has every optional method."""
 
     def rebalance(self, nodes: list[str], total: int, **more: object) -> dict[str, list[int]]:
         assert set(more) == {"previous", "weights", "capacities"}
@@ -28,7 +28,7 @@ class Eager(Blocks):
 
 
 class Wrong(Blocks):
-    """Wrong in all that it says."""
+    """An algorithm with a wrong result in every method."""
 
     def get_shard(self, key: str, total: int) -> int:
         return total
@@ -57,7 +57,7 @@ class Needy(Blocks):
 
 
 def make() -> Blocks:
-    """A maker rather than a class."""
+    """Return an algorithm: a factory in place of a class."""
     return Blocks()
 
 

@@ -1,4 +1,4 @@
-"""Bugs that somebody could write, planted one at a time: the simulator must find each."""
+"""Plausible bugs, one class for each: the simulator must find every one of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["BUGS"]
 
 
 class SkipsAcknowledgement(Planner):
-    """Grants what it has only asked for."""
+    """Grants a slot before its owner has acknowledged the hand-over."""
 
     def free(self, slot: int, entry: SlotEntry, roster: MemberStats) -> bool:
         return bool(entry.to) or super().free(slot, entry, roster)
 
 
 class IgnoresEpoch(SlotLeases):
-    """Believes whatever table it was shown last."""
+    """Uses the last table that it received, also if its epoch is older."""
 
     def see(self, table: Table) -> bool:
         self.table = None
@@ -43,7 +43,7 @@ class WallClock(Planner):
 
 
 class EarlyGrant(Planner):
-    """Takes a replica for dead while its own deadline has not passed."""
+    """Declares a replica dead although the deadline of that replica has not passed."""
 
     def expired(self, sighting: MemberSighting, now: float) -> bool:
         early = replace(sighting, confirmed=sighting.confirmed + TIMING.patience_s / 2)
@@ -51,7 +51,7 @@ class EarlyGrant(Planner):
 
 
 class ForgivesGaps(SlotLeases):
-    """Goes on where it was when a late renewal succeeds."""
+    """Keeps its slots when a renewal succeeds too late."""
 
     def valid(self, now: float) -> bool:
         return self._registered and now < self.deadline and not self.lapsed
@@ -63,7 +63,7 @@ class ForgivesGaps(SlotLeases):
 
 
 class ForgetsItsFirstTry(SlotLeases):
-    """Believes that nobody knew it before its first answer came."""
+    """Assumes that no other replica knows it before its first answer arrives."""
 
     def renewed(self, *, started: float, answered: float) -> bool:
         if not self._registered:
@@ -82,7 +82,7 @@ class AcknowledgesEarly(SlotLeases):
 
 
 class TrustsLateNews(Planner):
-    """Counts the time until an answer came as if it had asked then."""
+    """Starts the lease at the time of the answer instead of the time of the request."""
 
     def observe(self, records, *, started, now, table):
         listed: list[MemberRecord] = list(records)

@@ -1,7 +1,7 @@
-"""Histories by the thousand: `python -m unit.sharding.simrun --histories 100000`.
+"""Simulates many histories: `python -m unit.sharding.simrun --histories 100000`.
 
-A history is made from its seed alone: a world, some seconds in which things go wrong, and the calm
-after. The same seed is the same history, here and everywhere.
+A history is made from its seed alone: a simulated ring, some seconds with faults, and then time
+without faults. The same seed gives the same history on every machine.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ CHAOS_S = 14.0
 
 
 def history(seed: int, make: Callable[[int], World] | None = None) -> World:
-    """Live through one history.
+    """Simulate one history; return the world at its end.
 
-    :raises Violation: it went wrong; the message has the seed.
+    :raises Violation: an invariant was violated; the message has the seed.
     """
     random = Random(seed)
     if make is not None:
@@ -65,7 +65,7 @@ def misfortune(world: World, random: Random) -> None:
     luck = random.random()
     if not living or luck < 0.1:
         newcomer = world.join(random.choice(["", "v1", "v2"]))
-        if random.random() < 0.4:  # it is seen, and does not know it
+        if random.random() < 0.4:  # others have read its Lease, and the replica has no answer
             world.cut_off(newcomer, 2.0, True)
             world.at(random.uniform(0.4, 2), world.cut_off, newcomer, random.uniform(2, 9), False)
         return
@@ -108,7 +108,7 @@ def operate(world: World, random: Random) -> None:
         lambda: rollback(table, table.history[0].epoch, [each.id for each in world.living]),
         lambda: release(table, [slot]),
     ]
-    # A release is for owners that have a Lease, or are dead.
+    # A release is for owners that have a Lease, or have ended.
     leased = {entry.owner for entry in table.entries} <= world.leases.keys()
     if not leased:
         deeds.pop()
@@ -122,7 +122,7 @@ def operate(world: World, random: Random) -> None:
 
 
 def recover(world: World) -> None:
-    """Take back what people have done, so that the end can be compared."""
+    """Undo the changes that administrators made, so that the final states can be compared."""
     table = world.table
     if table.frozen:
         table = freeze(table, on=False)
@@ -147,7 +147,7 @@ def histories(seeds: Iterable[int]) -> tuple[int, list[str]]:
 
 
 def tune() -> None:
-    """A history is thrown away as a whole; the collector need not look for it all the time."""
+    """Run the garbage collector rarely: each history is dropped as a whole."""
     gc.set_threshold(50_000)
 
 

@@ -1,4 +1,4 @@
-"""A world for rings: replicas, their clocks, a network and an API server, in simulated time.
+"""A simulation of rings: replicas, their clocks, a network and an API server, in simulated time.
 
 The code under test is the real one: `Planner` and `SlotLeases` decide. The rest is simulated.
 Clocks start anywhere and run up to `DRIFT` too fast or too slow; wall clocks are wrong by up to a
@@ -6,8 +6,8 @@ minute. A replica freezes, dies, restarts as another incarnation. Requests and t
 late or lost, and a write that seemed to fail may have been made. Watches are late, lose tables, and
 bring older ones. Several replicas act as the planner at once.
 
-After everything that could give somebody a right to act, the world looks whether anybody else has
-the same right at the same true time. A `Violation` is a history that went wrong.
+After every event that may give a replica the right to a slot, the world checks that no other
+replica has the same right at the same true time. If one has, a `Violation` is raised.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Replica:
         self.begin(predecessor="")
 
     def begin(self, predecessor: str) -> None:
-        """Be somebody new."""
+        """Start as a new incarnation."""
         self.incarnation += 1
         self.id = f"{self.name}_{self.incarnation}"
         self.predecessor = predecessor
@@ -78,7 +78,7 @@ class Replica:
         return self.offset + self.rate * (self.world.now if at is None else at)
 
     def acts_on(self) -> set[int]:
-        """The slots on which something of ours could be written at this instant."""
+        """Return the slots on which something of ours could be written at this instant."""
         if not self.alive or not self.holder.valid(self.clock()):
             return set()
         return self.granted | self.busy.keys()
@@ -109,7 +109,7 @@ class World:
         self.chance = self.random.random
         self.new_holder = lambda member, now: holder(member, now=now, timing=TIMING)
         self.new_planner = lambda: planner(timing=TIMING, policy=POLICY)
-        self.blind = blind  # an API server that does not look at versions
+        self.blind = blind  # an API server that does not compare versions
         self.now = 0.0
         self.calm = False
         self.version = 0
@@ -130,32 +130,32 @@ class World:
 
     # --- time
 
-    def at(self, delay: float, what: Callable[..., None], *about: Any) -> None:
+    def at(self, delay: float, action: Callable[..., None], *about: Any) -> None:
         self.order += 1
-        heapq.heappush(self.events, (self.now + delay, self.order, what, about))
+        heapq.heappush(self.events, (self.now + delay, self.order, action, about))
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
         events = self.events
         while events and events[0][0] <= until:
-            self.now, _, what, about = heapq.heappop(events)
-            what(*about)
+            self.now, _, action, about = heapq.heappop(events)
+            action(*about)
         self.now = until
 
-    def frozen(self, replica: Replica, what: Callable[..., None], *about: Any) -> bool:
-        """Whether the replica cannot do this now; it will when it wakes."""
+    def frozen(self, replica: Replica, action: Callable[..., None], *about: Any) -> bool:
+        """Whether the replica is frozen; then the call is made when the replica wakes."""
         if replica.frozen_until > self.now:
-            self.at(replica.frozen_until - self.now, what, *about)
+            self.at(replica.frozen_until - self.now, action, *about)
             return True
         return False
 
     def delay(self) -> float:
-        """Of a request, or of an answer: mostly none, at times seconds."""
+        """Return the delay of a request or of an answer: mostly none, at times seconds."""
         if self.calm or self.chance() < 0.8:
             return 0.0
         return self.chance() ** 3 * 8.0
 
-    # --- what happens to replicas
+    # --- events of replicas
 
     @property
     def living(self) -> list[Replica]:
@@ -211,7 +211,7 @@ class World:
     # --- a replica at work
 
     def beat(self, replica: Replica, incarnation: int) -> None:
-        """Look after the work, and renew the Lease."""
+        """End work on lost slots, and renew the Lease."""
         if not replica.alive or replica.incarnation != incarnation:
             return
         if self.frozen(replica, self.beat, replica, incarnation):
@@ -231,9 +231,9 @@ class World:
             self.at(pause, self.beat, replica, replica.incarnation)
 
     def rejoin(self, replica: Replica) -> None:
-        """Our time has run out: end all work, and come back as somebody else."""
+        """End all work of a replica whose Lease has expired, and join as a new incarnation."""
         if any(end == float("inf") for end in replica.busy.values()):
-            self.crash(replica)  # what cannot be ended ends with the process
+            self.crash(replica)  # work that cannot be ended ends with the process
             self.at(1.0, self.restart, replica)
         else:
             replica.begin(predecessor=replica.id)
@@ -250,7 +250,7 @@ class World:
                 busy[slot] = float("inf") if stuck else now + self.chance() * 4
 
     def attend(self, replica: Replica) -> None:
-        """Do what the holder says, and tell others soon if there is something to tell."""
+        """Carry out the decisions of a replica's slot leases, and soon report changes to others."""
         duties = replica.holder.duties(replica.clock(), replica.busy)
         for slot in duties.cancel:
             if replica.busy[slot] != float("inf") or self.chance() < 0.5:
@@ -295,11 +295,11 @@ class World:
     def owns_nothing(self, replica: Replica) -> bool:
         return all(entry.owner != replica.id for entry in replica.view[1].entries)
 
-    def after(self, delay: float, what: Callable[..., None], *about: Any) -> None:
+    def after(self, delay: float, action: Callable[..., None], *about: Any) -> None:
         if delay:
-            self.at(delay, what, *about)
+            self.at(delay, action, *about)
         else:
-            what(*about)
+            action(*about)
 
     def land_lease(
         self,
@@ -309,9 +309,9 @@ class World:
         started: float,
         first: bool,
     ) -> None:
-        """The API server writes; only the first write makes a Lease."""
+        """Write a Lease in the API server; only the first write creates it."""
         found = record.id in self.leases
-        if found or first:  # also what was written earlier and comes late
+        if found or first:  # also an earlier write that arrives late
             self.leases[record.id] = record
         deaf = replica.deaf_until > self.now
         if self.calm or (not deaf and self.chance() >= 0.07):
@@ -408,7 +408,7 @@ class World:
                 old = self.log[-1 - int(self.chance() * min(len(self.log), 4))]
                 self.at(self.chance() * 3, self.see, replica, *old)
 
-    # --- what must always be true
+    # --- invariants
 
     def look_at_owners(self, replica: Replica) -> None:
         mine = replica.acts_on()
@@ -426,12 +426,12 @@ class World:
             if new is not old and new != old and new.epoch <= old.epoch:
                 raise Violation(f"slot {slot} went from {old} to {new}")
             if old.owner and not new.owner and not self.by_hand and any(after.next_owners):
-                raise Violation(f"slot {slot} was {old} and is nobody's")
+                raise Violation(f"slot {slot} was {old} and has no owner")
 
     def look_at_moves(
         self, planner: Planner, table: Table, decision: PlanningResult, clock: float
     ) -> None:
-        """At most what had to move, and one slot for each replica."""
+        """Check that no more slots moved than necessary, plus one for each replica."""
         if decision.table is None:
             return
         states = planner.states(clock)
@@ -439,7 +439,7 @@ class World:
         able -= {each for each in able if table.names_member(table.drained, each)}
         after = decision.table.next_owners
         before = [
-            # A drain that goes on, or is called off, is no move.
+            # A drain that continues or is cancelled is no move.
             heir if heir in (each.owner, each.to) else each.to if each.to in able else each.owner
             for heir, each in zip(after, table.entries, strict=True)
         ]
@@ -476,7 +476,7 @@ class World:
         """Return why the ring is not yet quiet and balanced; empty if it is."""
         ids = {each.id for each in self.replicas if each.alive and not each.leaving}
         if any(each.frozen_until > self.now for each in self.living):
-            return "somebody is frozen"
+            return "a replica is frozen"
         if not ids:
             return ""
         for slot, entry in enumerate(self.table.entries):
@@ -492,5 +492,5 @@ class World:
             return f"out of balance: {counts}"
         for replica in self.living:
             if not replica.leaving and replica.granted != self.table.owned_by(replica.id):
-                return f"{replica.id} does not act on what it has"
+                return f"{replica.id} does not act on its slots"
         return ""

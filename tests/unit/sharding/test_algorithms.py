@@ -126,6 +126,48 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     assert caught.value.field == "sharding.algorithm"
 
 
+class Numbers:
+    """Algorithm that returns shards of other types of numbers."""
+
+    def __init__(self, shard: object) -> None:
+        self.shard = shard
+
+    def get_shard(self, key: str, total: int) -> object:
+        return self.shard
+
+    def rebalance(self, nodes: list[str], total: int) -> dict[str, list[int]]:
+        return {nodes[0]: list(range(total))}
+
+
+class Indexed:
+    """Number of another library, as NumPy has."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(("returned", "shard"), [(True, 1), (Indexed(), 3), (7, 7)])
+def test_the_shard_of_a_custom_algorithm_is_a_plain_number(returned: object, shard: int) -> None:
+    answer = Custom(Numbers(returned)).get_shard("key", 8)
+    assert (answer, type(answer)) == (shard, int)
+
+
+@pytest.mark.parametrize("returned", [8, -1, 1.0, "1", None])
+def test_any_other_shard_of_a_custom_algorithm_is_an_error(returned: object) -> None:
+    with pytest.raises(ConfigError, match="must return a shard from 0 to 7 for the key 'key'"):
+        Custom(Numbers(returned)).get_shard("key", 8)
+
+
+def test_more_virtual_nodes_spread_shards_more_evenly() -> None:
+    nodes = [f"node-{number}" for number in range(10)]
+
+    def fullest(virtual_nodes: int) -> int:
+        subject = algorithm("consistent-hash", virtual_nodes=virtual_nodes, bound=None)
+        return max(map(len, subject.rebalance(nodes, 1000).values()))
+
+    assert fullest(150) < 130 < 170 < fullest(1)
+
+
 def test_a_ring_needs_virtual_nodes_and_a_bound_that_is_one() -> None:
     with pytest.raises(ConfigError, match=r"sharding\.virtualNodes"):
         algorithm("consistent-hash", virtual_nodes=0)

@@ -1,4 +1,4 @@
-"""Balance: little moves, and what moves goes where it should."""
+"""Balance: few slots move, and each moves to the right replica."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_newcomer_gets_its_share_of_slots_also_while_few_of_them_carry_load(bu
     assert {to for _, to in changed} == {"new"}
     assert len(changed) <= 1024 // 3 + 3, "the least, and one for each replica"
     assert all(abs(count - 1024 / 3) <= 3 for count in Counter(after).values())
-    # Then load comes everywhere, and nothing has to move for it.
+    # Then all slots get load, and none has to move for it.
     later = weights_of(dict.fromkeys(range(1024), 1.0), 1024)
     assert plan(after, even("a", "b", "new"), weights=later, threshold=0.1) == after
 

@@ -69,10 +69,10 @@ class Candidate:
         return self._task.done()
 
 
-async def test_where_nobody_shares_one_begins_at_once() -> None:
+async def test_without_other_replicas_a_candidate_begins_at_once() -> None:
     async with asyncio.TaskGroup() as group:
         assert await Candidate(Server(), group).begins(after_s=0)
-        # Who shares may see the Leases; who may not, does not even try.
+        # A replica that shares may read the Leases; one without that right sends no request.
         assert await Candidate(Server("a_1", allowed=False), group).begins(after_s=0)
 
 

@@ -59,7 +59,7 @@ class Calls(ResourceHandler[Object]):
 
 
 class World:
-    """A cache with one key, an API server that may know more, and a handler."""
+    """A cache with one key, an API server that may have newer objects, and a handler."""
 
     def __init__(self, finalizer: str = "") -> None:
         self.cached: Object | None = None
@@ -235,7 +235,7 @@ async def test_what_was_inherited_and_not_handled_yet_is_handed_on() -> None:
     assert handed_over(world).handled(SLOT, "").uids == {"n/o": "u"}
 
 
-async def test_an_object_that_nobody_handled_is_no_deletion_for_the_next_owner() -> None:
+async def test_an_object_that_was_never_handled_is_no_deletion_for_the_next_owner() -> None:
     world = World()
     world.reconciler.saw_removed(SLOT, version(1), served=False)
     world.reconciler.inherit(SLOT, Handled())

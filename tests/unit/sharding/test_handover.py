@@ -1,4 +1,4 @@
-"""Hand-over pages: what one owner stored is what the next one reads, in pages of bounded size."""
+"""Hand-over pages: the next owner reads the stored state unchanged, in pages of bounded size."""
 
 from __future__ import annotations
 

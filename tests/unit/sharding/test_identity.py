@@ -13,8 +13,11 @@ from kubeocean.sharding.identity import (
     identity_of,
     merged,
     other_controllers,
+    program_difference,
     refusal,
+    ring_keeper,
 )
+from kubeocean.sharding.members import MemberRecord
 
 
 def identity(**sharding: object) -> dict[str, str]:
@@ -129,3 +132,46 @@ def test_controllers_of_the_program_that_used_the_ring_before_are_forgotten() ->
         **controllers("b"),
         "x": "1",
     }
+
+
+def member(id_: str, *names: str, joined: int = 0) -> MemberRecord:
+    return MemberRecord(id=id_, pulse="1", controllers=names, joined=joined, uid=f"uid-{id_}")
+
+
+def keepers(recorded: dict[str, str], *replicas: MemberRecord) -> list[str]:
+    """Return the replicas that stay in the ring."""
+    return [each.id for each in replicas if ring_keeper(each, replicas, recorded) is None]
+
+
+def test_of_two_programs_the_one_that_the_ring_has_recorded_keeps_it() -> None:
+    old, new = member("old", "pods", joined=2), member("new", "nodes", joined=1)
+    assert keepers(controllers("pods"), old, new) == ["old"]
+    assert ring_keeper(new, [old], controllers("pods")) == old
+    assert program_difference(new, old, {}) == SettingDifference("controllers", "nodes", "pods")
+    # A replica that publishes no controllers has those of the ring.
+    assert keepers(controllers("pods"), member("older", joined=3), new) == ["older"]
+    assert keepers({}, member("older", joined=3), new) == ["older", "new"]
+
+
+@pytest.mark.parametrize("recorded", [{}, {"sharding.filter of old": "label"}])
+def test_of_programs_that_start_together_the_first_keeps_the_ring_with_all_replicas(
+    recorded: dict[str, str],
+) -> None:
+    replicas = [
+        member("a", "pods", joined=2),
+        member("b", "nodes", joined=1),
+        member("c", "pods", joined=3),
+        member("d", "nodes", joined=4),
+        member("e", "claims", joined=5),
+    ]
+    assert keepers(recorded, *replicas) == ["b", "d"]
+    # If the first one has ended, those that are left agree again.
+    assert keepers(recorded, *replicas[2:]) == ["c"]
+
+
+def test_replicas_of_one_program_keep_the_ring_together() -> None:
+    one, other = member("a", "pods", "new"), member("b", "pods", "old")
+    assert keepers(controllers("earlier"), one, other) == ["a", "b"]
+    # Two versions, each of which has a controller in common with a third.
+    first, last = member("a", "first"), member("b", "last")
+    assert keepers(controllers("first", "last"), first, last) == ["a", "b"]

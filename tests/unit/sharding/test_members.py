@@ -1,4 +1,4 @@
-"""Members: who lives is judged by what changes, never by what is written about time."""
+"""Members: a replica lives while its Lease changes; times in the Lease do not count."""
 
 from __future__ import annotations
 
@@ -102,6 +102,9 @@ def test_a_record_survives_text() -> None:
         capacity=0.5,
         acks={0: 5, 1: 5, 9: 8},
         seen=8,
+        unplaced=3,
+        controllers=("a", "b"),
+        joined=5,
         loads={0: 0.5, 3: 1024.0},
         uid="u",
     )

@@ -1,4 +1,4 @@
-"""The figures have the document's names, and are served where the configuration says."""
+"""The metrics have the names of the document, and are served at the configured address."""
 
 from __future__ import annotations
 

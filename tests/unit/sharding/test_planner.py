@@ -1,4 +1,4 @@
-"""Planner: it gives only what is free, asks for the rest, and moves little."""
+"""Planner: grants only free slots, asks owners to hand over others, and moves few slots."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Ring:
         self.now = 0.0
         self.last: PlanningResult | None = None
 
-    def say(self, member: str, **fields: object) -> None:
+    def update_member(self, member: str, **fields: object) -> None:
         old = self.members.get(member) or MemberRecord(id=member, pulse="0", lease_s=15)
         pulse = str(int(old.pulse) + 1)
         self.members[member] = replace(old, pulse=pulse, **fields)
 
     def renew(self, *members: str) -> None:
         for member in members or list(self.members):
-            self.say(member)
+            self.update_member(member)
 
     def decide(self) -> PlanningResult:
         self.planner.observe(
@@ -58,7 +58,7 @@ class Ring:
 
     def acknowledge(self, member: str) -> None:
         drains = self.table.draining().items()
-        self.say(member, acks={slot: e.epoch for slot, e in drains if e.owner == member})
+        self.update_member(member, acks={slot: e.epoch for slot, e in drains if e.owner == member})
 
     def counts(self) -> dict[str, int]:
         return dict(Counter(self.table.next_owners))
@@ -70,7 +70,7 @@ class Ring:
 def ring_of(*members: str, slots: int = 12, **settings: object) -> Ring:
     ring = Ring(slots, **settings)
     for member in members:
-        ring.say(member)
+        ring.update_member(member)
     ring.decide()
     return ring
 
@@ -93,7 +93,7 @@ def test_without_members_nothing_is_decided_and_a_look_is_asked_for() -> None:
 
 def test_a_newcomer_gets_slots_only_when_their_owners_have_let_go() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("c_1")
+    ring.update_member("c_1")
     ring.decide()
     assert ring.states() == {SlotState.OWNED: 8, SlotState.DRAINING: 4}
     assert ring.counts() == {"a_1": 4, "b_1": 4, "c_1": 4}
@@ -109,10 +109,10 @@ def test_a_newcomer_gets_slots_only_when_their_owners_have_let_go() -> None:
 
 def test_an_acknowledgement_of_another_drain_is_none() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("c_1")
+    ring.update_member("c_1")
     ring.decide()
     stale = {slot: entry.epoch - 1 for slot, entry in ring.table.draining().items()}
-    ring.say("a_1", acks=stale)
+    ring.update_member("a_1", acks=stale)
     assert ring.decide().table is None
 
 
@@ -130,15 +130,15 @@ def test_slots_of_a_dead_member_go_to_others_after_the_patience_and_not_before()
 def test_what_a_slot_costs_is_remembered_when_it_moves() -> None:
     ring = ring_of("a_1", "b_1")
     mine, theirs = min(ring.table.owned_by("a_1")), min(ring.table.owned_by("b_1"))
-    ring.say("a_1", loads={mine: 5.0, theirs: 7.0})
+    ring.update_member("a_1", loads={mine: 5.0, theirs: 7.0})
     ring.decide()
-    assert ring.planner.loads() == {mine: 5.0}, "of what is not its own nobody can tell"
-    ring.say("a_1", released=True)
+    assert ring.planner.loads() == {mine: 5.0}, "loads of slots of other replicas are ignored"
+    ring.update_member("a_1", released=True)
     ring.decide()
-    ring.say("b_1", loads={theirs: 1.0})
+    ring.update_member("b_1", loads={theirs: 1.0})
     ring.decide()
     assert ring.planner.loads() == {mine: 5.0, theirs: 1.0}
-    ring.say("b_1", loads={mine: 4.0, theirs: 1.0})
+    ring.update_member("b_1", loads={mine: 4.0, theirs: 1.0})
     ring.decide()
     assert ring.planner.loads() == {mine: 4.0, theirs: 1.0}
 
@@ -146,8 +146,8 @@ def test_what_a_slot_costs_is_remembered_when_it_moves() -> None:
 def test_a_member_that_died_is_shown_for_its_time() -> None:
     ring = Ring()
     ring.planner = Planner(timing=replace(TIMING, forget_s=60))
-    ring.say("a_1")
-    ring.say("b_1")
+    ring.update_member("a_1")
+    ring.update_member("b_1")
     ring.decide()
     ring.wait(20, "a_1")
     assert ring.counts() == {"b_1": 12}
@@ -167,7 +167,9 @@ def test_a_look_is_asked_for_when_a_silent_member_becomes_certain() -> None:
     assert ring.decide().look_at == 15.5
     ring.now = 20
     ring.planner.observe([], started=None, now=20, table=ring.table)
-    assert ring.planner.decide(ring.table, 20).look_at == 20, "only a fresh look can tell"
+    assert ring.planner.decide(ring.table, 20).look_at == 20, (
+        "an empty observation is repeated at once"
+    )
 
 
 def test_a_look_is_asked_for_when_balancing_is_due_again() -> None:
@@ -182,7 +184,7 @@ def test_a_look_is_asked_for_when_balancing_is_due_again() -> None:
 
 def test_a_longer_promise_moves_the_look() -> None:
     ring = Ring()
-    ring.say("a_1", lease_s=40)
+    ring.update_member("a_1", lease_s=40)
     ring.decide()
     ring.now = 31
     assert ring.decide().look_at == 40.5
@@ -214,22 +216,22 @@ def test_an_planner_that_has_not_looked_yet_touches_nothing() -> None:
 
 def test_a_leaver_works_until_it_has_let_go_and_a_released_one_is_gone() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("a_1", state=LEAVING)
+    ring.update_member("a_1", state=LEAVING)
     ring.decide()
     assert ring.counts() == {"b_1": 12}
     assert ring.states() == {SlotState.OWNED: 6, SlotState.DRAINING: 6}
-    ring.say("a_1", released=True)
+    ring.update_member("a_1", released=True)
     ring.decide()
     assert ring.states() == {SlotState.OWNED: 12}
 
 
-def test_the_last_one_that_leaves_keeps_its_slots_until_somebody_comes() -> None:
+def test_the_last_replica_that_leaves_keeps_its_slots_until_another_joins() -> None:
     ring = ring_of("a_1")
-    ring.say("a_1", state=LEAVING)
+    ring.update_member("a_1", state=LEAVING)
     assert ring.decide().table is None
-    ring.say("a_1", released=True)
+    ring.update_member("a_1", released=True)
     assert ring.decide().table is None
-    ring.say("b_1")
+    ring.update_member("b_1")
     ring.decide()
     assert ring.states() == {SlotState.OWNED: 12}
     assert ring.counts() == {"b_1": 12}
@@ -237,32 +239,32 @@ def test_the_last_one_that_leaves_keeps_its_slots_until_somebody_comes() -> None
 
 def test_a_joining_member_gets_nothing_before_it_is_ready() -> None:
     ring = ring_of("a_1")
-    ring.say("b_1", state=JOINING)
+    ring.update_member("b_1", state=JOINING)
     assert ring.decide().table is None
-    ring.say("b_1", state=MemberState.HEALTHY)
+    ring.update_member("b_1", state=MemberState.HEALTHY)
     ring.decide()
     assert ring.counts() == {"a_1": 6, "b_1": 6}
 
 
 def test_a_target_that_dies_is_replaced_and_one_that_leaves_too() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("c_1")
+    ring.update_member("c_1")
     ring.decide()
-    ring.say("c_1", released=True)
+    ring.update_member("c_1", released=True)
     ring.decide()
     assert ring.counts() == {"a_1": 6, "b_1": 6}
     assert ring.states() == {SlotState.OWNED: 12}, "what need not go stays"
-    ring.say("a_1", state=LEAVING)
+    ring.update_member("a_1", state=LEAVING)
     ring.decide()
-    ring.say("c_2")
-    ring.say("b_1", state=LEAVING)
+    ring.update_member("c_2")
+    ring.update_member("b_1", state=LEAVING)
     ring.decide()
     assert ring.counts() == {"c_2": 12}
 
 
 def test_a_slot_that_was_let_go_does_not_wait_for_a_silent_target() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("c_1")
+    ring.update_member("c_1")
     ring.decide()
     for _ in range(11):
         ring.now += 1
@@ -279,7 +281,7 @@ def test_a_restart_adopts_the_slots_of_its_predecessor() -> None:
     ring = ring_of("a_1", "b_1")
     before = ring.table.next_owners
     ring.wait(3, "a_1")
-    ring.say("a_2")
+    ring.update_member("a_2")
     ring.wait(10, "a_1")
     assert ring.table.next_owners == before, "nothing moves while the old one may live"
     ring.wait(4, "a_1")
@@ -290,19 +292,19 @@ def test_a_rolling_update_moves_every_slot_once() -> None:
     count = 5
     ring = Ring(slots=64)
     for number in range(count):
-        ring.say(f"old{number}_1", template="v1")
+        ring.update_member(f"old{number}_1", template="v1")
     ring.decide()
     moves = 0
     for number in range(count):
-        ring.say(f"new{number}_1", template="v2")
+        ring.update_member(f"new{number}_1", template="v2")
         ring.wait(10)
-        ring.say(f"old{number}_1", state=LEAVING)
+        ring.update_member(f"old{number}_1", state=LEAVING)
         before = ring.table.next_owners
         ring.decide()
         moves += sum(a != b for a, b in zip(before, ring.table.next_owners, strict=True))
         ring.acknowledge(f"old{number}_1")
         ring.decide()
-        ring.say(f"old{number}_1", released=True)
+        ring.update_member(f"old{number}_1", released=True)
         ring.decide()
         del ring.members[f"old{number}_1"]
     ring.wait(100)
@@ -311,11 +313,11 @@ def test_a_rolling_update_moves_every_slot_once() -> None:
     assert max(ring.counts().values()) - min(ring.counts().values()) <= 1
 
 
-def test_a_newcomer_of_another_version_is_filled_when_nobody_leaves() -> None:
+def test_a_replica_of_another_version_gets_slots_when_none_leaves() -> None:
     ring = Ring()
-    ring.say("a_1", template="v1")
+    ring.update_member("a_1", template="v1")
     ring.decide()
-    ring.say("b_1", template="v2")
+    ring.update_member("b_1", template="v2")
     ring.wait(29)
     assert ring.counts() == {"a_1": 12}
     ring.wait(3)
@@ -325,9 +327,9 @@ def test_a_newcomer_of_another_version_is_filled_when_nobody_leaves() -> None:
 def test_a_said_predecessor_is_adopted_by_name() -> None:
     ring = ring_of("a_1", "b_1", "c_1")
     mine = ring.table.owned_by("b_1")
-    ring.say("z_9", predecessor="b")
+    ring.update_member("z_9", predecessor="b")
     ring.decide()
-    ring.say("b_1", state=LEAVING)
+    ring.update_member("b_1", state=LEAVING)
     ring.decide()
     assert {slot for slot, heir in enumerate(ring.table.next_owners) if heir == "z_9"} == mine
 
@@ -335,15 +337,16 @@ def test_a_said_predecessor_is_adopted_by_name() -> None:
 def test_each_of_two_newcomers_takes_over_the_slots_of_one_leaver() -> None:
     ring = Ring()
     for member in ("a_1", "b_1"):
-        ring.say(member, template="v1")
+        ring.update_member(member, template="v1")
     ring.decide()
-    # Alternating owners: sharing by number alone would not give a newcomer one leaver's slots.
+    # Alternating owners: a share by number alone would not give all slots of one leaver to one
+    # joiner.
     owners = {slot: SlotEntry("a_1" if slot % 2 else "b_1") for slot in range(12)}
     ring.table = ring.table.changed(owners)
     for member in ("c_1", "d_1"):
-        ring.say(member, template="v2")
+        ring.update_member(member, template="v2")
     for member in ("a_1", "b_1"):
-        ring.say(member, state=LEAVING)
+        ring.update_member(member, state=LEAVING)
     ring.decide()
     next_owners = ring.table.next_owners
     assert {len(set(next_owners[0::2])), len(set(next_owners[1::2]))} == {1}
@@ -356,8 +359,8 @@ def test_loads_are_evened_out_in_their_time_and_within_the_budget() -> None:
     ring.wait(1)
     loads = {slot: 3.0 if slot < 50 else 1.0 for slot in range(100)}
     mine = ring.table.owned_by("a_1")
-    ring.say("a_1", loads={slot: loads[slot] for slot in mine})
-    ring.say("b_1", loads={slot: loads[slot] for slot in set(loads) - mine})
+    ring.update_member("a_1", loads={slot: loads[slot] for slot in mine})
+    ring.update_member("b_1", loads={slot: loads[slot] for slot in set(loads) - mine})
     ring.wait(28)
     assert ring.counts() == {"a_1": 50, "b_1": 50}
     ring.wait(3)
@@ -374,7 +377,7 @@ def test_loads_are_evened_out_in_their_time_and_within_the_budget() -> None:
 
 def test_who_does_not_let_go_in_time_is_evicted() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("b_1", state=LEAVING)
+    ring.update_member("b_1", state=LEAVING)
     ring.wait(60)
     assert ring.last is not None
     assert ring.last.evict == ()
@@ -389,9 +392,9 @@ def test_who_does_not_let_go_in_time_is_evicted() -> None:
 def test_a_frozen_table_moves_only_what_the_dead_leave() -> None:
     ring = ring_of("a_1", "b_1")
     ring.table = freeze(ring.table)
-    ring.say("c_1")
+    ring.update_member("c_1")
     assert ring.decide().table is None
-    ring.say("a_1", released=True)
+    ring.update_member("a_1", released=True)
     ring.decide()
     assert Counter(ring.table.next_owners)["b_1"] >= 6
     assert set(ring.table.next_owners) == {"b_1", "c_1"}
@@ -409,12 +412,14 @@ def test_a_pinned_slot_goes_where_it_is_pinned_and_stays() -> None:
     ring.table = pin(ring.table, [0, 1, 2], "b")
     ring.decide()
     assert ring.table.next_owners[:3] == ("b_1",) * 3
-    ring.say("c_1")
+    ring.update_member("c_1")
     ring.decide()
     assert ring.table.next_owners[:3] == ("b_1",) * 3
-    ring.say("b_1", released=True)
+    ring.update_member("b_1", released=True)
     ring.decide()
-    assert "b_1" not in ring.table.next_owners, "nobody waits for who is gone"
+    assert "b_1" not in ring.table.next_owners, (
+        "no slot waits for a replica that released its Lease"
+    )
 
 
 def test_more_pinned_slots_than_a_fair_share_all_stay_pinned() -> None:
@@ -441,12 +446,12 @@ def test_an_algorithm_that_computes_places_by_name() -> None:
     ring = ring_of("a_1", "b_1", slots=64, algorithm=Hash())
     before = ring.table.next_owners
     assert set(before) == {"a_1", "b_1"}
-    ring.say("a_1", released=True)
-    ring.say("a_2")
+    ring.update_member("a_1", released=True)
+    ring.update_member("a_2")
     ring.decide()
     assert ring.table.next_owners == tuple(each.replace("a_1", "a_2") for each in before)
     ring.table = pin(freeze(ring.table), [0], "b")
-    ring.say("c_1")
+    ring.update_member("c_1")
     ring.decide()
     assert set(ring.table.next_owners) == {"a_2", "b_1"}
     ring.members.clear()
@@ -497,9 +502,9 @@ def test_the_word_of_an_owner_without_a_lease_is_not_asked() -> None:
 def test_what_is_taken_by_force_is_given_when_all_have_seen_it() -> None:
     ring = ring_of("a_1", "b_1")
     ring.table = release(ring.table, [0])
-    ring.say("a_1", seen=ring.table.epoch)
+    ring.update_member("a_1", seen=ring.table.epoch)
     assert ring.decide().table is None
-    ring.say("b_1", seen=ring.table.epoch)
+    ring.update_member("b_1", seen=ring.table.epoch)
     ring.decide()
     assert ring.states() == {SlotState.OWNED: 12}
 
@@ -507,7 +512,7 @@ def test_what_is_taken_by_force_is_given_when_all_have_seen_it() -> None:
 def test_who_has_lost_its_lease_is_waited_for_too() -> None:
     ring = ring_of("a_1", "b_1")
     ring.table = release(ring.table, ring.table.owned_by("a_1"))
-    ring.say("b_1", seen=ring.table.epoch)
+    ring.update_member("b_1", seen=ring.table.epoch)
     del ring.members["a_1"]
     ring.wait(15)
     assert ring.states()[SlotState.UNOWNED] == 6
@@ -517,8 +522,8 @@ def test_who_has_lost_its_lease_is_waited_for_too() -> None:
 
 def test_a_lost_table_is_made_again_and_nothing_given_before_all_know() -> None:
     ring = ring_of("a_1", "b_1")
-    ring.say("a_1", seen=7)
-    ring.say("b_1", seen=1)
+    ring.update_member("a_1", seen=7)
+    ring.update_member("b_1", seen=1)
     ring.table = empty_table("ring", 12)
     ring.planner = Planner(timing=TIMING)
     first = ring.decide()
@@ -528,8 +533,8 @@ def test_a_lost_table_is_made_again_and_nothing_given_before_all_know() -> None:
     assert ring.table.epoch > 1_000_000
     assert ring.states() == {SlotState.UNOWNED: 12}
     assert ring.decide().table is None
-    ring.say("a_1", seen=ring.table.epoch)
-    ring.say("b_1", seen=ring.table.epoch)
+    ring.update_member("a_1", seen=ring.table.epoch)
+    ring.update_member("b_1", seen=ring.table.epoch)
     ring.decide()
     assert ring.states() == {SlotState.OWNED: 12}
 
@@ -540,7 +545,7 @@ def test_an_old_table_is_not_decided_upon() -> None:
     ring.table = ring.table.changed({0: SlotEntry("a_1")})
     ring.decide()
     ring.table = old
-    ring.say("b_1")
+    ring.update_member("b_1")
     assert ring.decide().table is None
 
 

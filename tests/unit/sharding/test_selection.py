@@ -1,4 +1,4 @@
-"""Selectors of slots that are sent to the server, and what its answer proves."""
+"""Selectors of slots in requests, and whether the answer proves that the server filtered."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Replica:
 
 
 @pytest.mark.parametrize(("besides", "turns"), [(True, 2), (False, 1)])
-async def test_what_somebody_here_waits_for_is_done_here_when_its_shard_went(
+async def test_a_key_that_a_task_waits_for_is_done_here_when_its_shard_went(
     besides: bool, turns: int
 ) -> None:
     replica = Replica(besides=besides)

@@ -1,6 +1,6 @@
-"""Histories: whatever happens, never two on one slot; and every bug that we could think of shows.
+"""Simulated histories: no slot ever has two owners, and every planted bug is found.
 
-`make sharding-proof` lives through a hundred thousand of them; here are as many as fit in seconds.
+`make sharding-proof` simulates a hundred thousand histories, these tests a few seconds of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unit.sharding.simworld import DRIFT, TIMING, Replica, Violation, World
 
 HISTORIES, CPU_S = 1_000, 4.0  # as many as that, or as fit in so much time
 ENOUGH = 2_000  # histories, within which a bug must show
-RARE = {"forget the first try": 1_500}  # where to begin to look, to save time
+RARE = {"forget the first try": 1_500}  # first seed, to save time
 
 
 def test_nothing_goes_wrong_in_many_histories() -> None:
@@ -102,7 +102,7 @@ def test_the_runner_counts_and_tells_the_seeds(capsys: pytest.CaptureFixture[str
 
 
 class Ring(RuleBasedStateMachine):
-    """Hypothesis looks for the order of events that breaks something, and makes it short."""
+    """Hypothesis searches for an order of events that violates an invariant, and shortens it."""
 
     world: World
 

@@ -1,4 +1,4 @@
-"""Holder: a replica acts on what it has, while it has it, and not an instant longer."""
+"""Slot leases: a replica acts on its own slots, and never after its right to them ends."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_acknowledgement_is_said_until_it_is_heard_and_never_taken_back() -> 
     granted = retargeted.changed({0: SlotEntry("c")})
     mine.see(granted)
     assert mine.duties(3).acks == {}
-    assert mine.duties(3).lost == frozenset(), "it was given, not taken"
+    assert mine.duties(3).lost == frozenset(), "a slot handed over is not reported as lost"
     mine.see(granted.changed({0: SlotEntry(ME)}))
     assert mine.may_start(0, 4)
     assert mine.token(0) == 5
@@ -176,16 +176,16 @@ def test_what_is_taken_without_a_word_is_lost_and_cancelled() -> None:
     assert (duties.lost, duties.cancel, duties.active) == ({0, 1}, {0}, frozenset())
 
 
-def test_what_it_has_seen_is_said_when_somebody_may_wait_for_it() -> None:
+def test_the_seen_epoch_is_reported_when_another_replica_may_wait_for_it() -> None:
     first = owned(ME, ME)
     mine = holder(first)
     assert [mine.may_write(slot, 1) for slot in (0, 1)] == [True, True]
-    assert mine.duties(1).seen == 1, "it knows a table: once"
+    assert mine.duties(1).seen == 1, "the first table is acknowledged once"
     usual = first.changed({1: SlotEntry("b")})
     mine.see(usual)
-    assert mine.duties(1).seen == 1, "nobody waits for that"
+    assert mine.duties(1).seen == 1, "no replica waits for this epoch"
     mine.see(first)
-    assert mine.duties(1).seen == 2, "is the newest one lost?"
+    assert mine.duties(1).seen == 2, "after an older table the newest seen epoch is reported"
     taken = usual.changed({0: SlotEntry()})
     mine.see(taken)
     assert mine.duties(1, busy=[0]).seen == 2, "not before the work has ended"

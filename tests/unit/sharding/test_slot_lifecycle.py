@@ -1,4 +1,4 @@
-"""A slot is acknowledged when the layer above has let go of it, and not before."""
+"""A hand-over is acknowledged when the controller has ended its work on the slot, not before."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ class Idle:
 
     def loads(self) -> Mapping[int, float]:
         return {}
+
+    def unplaced(self) -> int:
+        return 0
 
     def handled(self, slot: int) -> Handled:
         return Handled()
@@ -214,7 +217,7 @@ async def test_an_incarnation_that_ends_keeps_the_cache_until_its_work_has_ended
 
 
 class Raising(Notes):
-    """Notifier whose calls raise as often as `failures` says."""
+    """Notifier whose first `failures` calls raise."""
 
     failures = 2
 

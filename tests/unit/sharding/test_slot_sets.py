@@ -1,4 +1,4 @@
-"""Slot sets: what is written is what is read, and it is short."""
+"""Slot sets: decoding returns the encoded set, and the encoding is short."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ async def test_loads_are_measured_now_and_then() -> None:
     loads.spent(1, 7.0)
     assert loads.measure([1, 2], lambda slot: 0) == {}
     await clock.advance(10.0)
-    assert loads.measure([1, 2], lambda slot: 0) == {}, "what it took to take it up says nothing"
+    assert loads.measure([1, 2], lambda slot: 0) == {}, "time spent on gaining a shard is no load"
     loads.spent(1, 5.0)
     await clock.advance(10.0)
     first = dict(loads.measure([1, 2], lambda slot: 100 if slot == 2 else 0))

@@ -1,4 +1,4 @@
-"""Tables in a store: compare-and-swap, grants, and what an admission policy reads."""
+"""Tables in a store: compare-and-swap, grants, and the fields that an admission policy reads."""
 
 from __future__ import annotations
 

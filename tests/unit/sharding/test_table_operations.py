@@ -1,4 +1,4 @@
-"""Operations: what people do by hand is done by the same rules."""
+"""Operations on tables: changes by administrators follow the rules of the planner."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_pins_are_by_slot() -> None:
     assert unpin(pinned, [1]).pins == {0: "b"}
 
 
-def test_a_move_asks_the_owner_and_leaves_what_is_nobodys() -> None:
+def test_a_move_asks_the_owner_and_leaves_slots_without_an_owner() -> None:
     table = owned("a_1", "", "b_1")
     after = move(table, [0, 1, 2], "b_1")
     assert [each.state for each in after.entries] == [

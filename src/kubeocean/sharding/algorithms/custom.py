@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from operator import index
+from typing import Any, Final, SupportsIndex
 
 from kubeocean.errors import ConfigError
 from kubeocean.sharding.algorithms.base import Algorithm
@@ -53,13 +54,13 @@ class Custom:
 
     def get_shard(self, key: str, total: int) -> int:
         shard = self._call("get_shard", key, total)
-        if not isinstance(shard, int) or not 0 <= shard < total:
+        if not isinstance(shard, SupportsIndex) or not 0 <= index(shard) < total:
             raise ConfigError(
                 f"must return a shard from 0 to {total - 1} for the key {key!r}",
                 field=_FIELD,
                 value=shard,
             )
-        return shard
+        return int(index(shard))  # also of a bool, and of a number of NumPy
 
     def get_shard_for_node(self, node: str, total: int) -> list[int]:
         verb = getattr(self._inner, "get_shard_for_node", None)
