@@ -121,7 +121,7 @@ class AgentlessEnv:
             assert (condition.status, condition.reason) == (status, reason), condition.message
             return condition
 
-        return await until(reached, what=f"FleetMember {status} {reason} of {name}")
+        return await until(reached, waiting_for=f"FleetMember {status} {reason} of {name}")
 
     async def is_unbound(self, name: str) -> bool:
         try:
@@ -131,7 +131,7 @@ class AgentlessEnv:
         return False
 
     async def clear(self) -> None:
-        """Remove all bindings and members of this test, whatever state they are in."""
+        """Remove all bindings and members of this test, in any state."""
         patch = MergePatch({"metadata": {"finalizers": None}})
         for name in self.fleet.joined:
             if not await self.is_unbound(name):

@@ -34,7 +34,7 @@ REST_S = 1.0
 
 
 def untyped(resource: Resource[Any]) -> Resource[Untyped]:
-    """The resource with whole objects."""
+    """Return the resource with whole objects."""
     return Resource(
         resource.group,
         resource.version,
@@ -74,12 +74,12 @@ class ApplierEnv:
         return f"placed-{self.id}"
 
     def name(self, work: str = "work") -> str:
-        """The name of a Work; AppliedWorks have no namespace, so it is the test's own."""
+        """Return the name of a Work, unique to the test because AppliedWorks have no namespace."""
         return f"{self.id}-{work}"
 
     @asynccontextmanager
     async def with_member(self, member: Cluster) -> AsyncIterator[ApplierEnv]:
-        """The same hub with another member, which gets the kinds of a fleet."""
+        """Yield the same hub with another member, which gets the kinds of a fleet."""
         client = member.client()
         try:
             await install_fleet_kinds(client)
@@ -105,7 +105,7 @@ class ApplierEnv:
 
     @asynccontextmanager
     async def running(self, faults: Faults | None = None, **options: Any) -> AsyncIterator[Run]:
-        """An applier over connections of its own, until the block ends."""
+        """Yield an applier over connections of its own, until the block ends."""
         faults = faults or Faults()
         hub = self.hub_cluster.client(wrap=faults.wrap)
         member = self.member_cluster.client(wrap=faults.wrap)
@@ -123,7 +123,7 @@ class ApplierEnv:
         member = self.member_cluster.client(wrap=faults.wrap)
         task = asyncio.create_task(self.applier(hub, member, **options).run())
         try:
-            await until(lambda: faults.crashed or task.done(), what="the crash")
+            await until(lambda: faults.crashed or task.done(), waiting_for="the crash")
         finally:
             task.cancel()
             results = await asyncio.gather(task, return_exceptions=True)
@@ -146,7 +146,7 @@ class ApplierEnv:
         metadata: Json | None = None,
         **spec: Any,
     ) -> None:
-        """Create a Work, or give it these manifests and this strategy."""
+        """Create a Work, or set its manifests and strategy."""
         body: Json = {
             "apiVersion": WORKS.api_version,
             "kind": WORKS.kind,
@@ -177,17 +177,17 @@ class ApplierEnv:
         return await self.read(self.member, APPLIED_WORKS, self.name(name))
 
     async def placed(self, name: str = "settings", resource: Any = CONFIG_MAPS) -> Json | None:
-        """An object of the member, in the namespace of the test if its kind has one."""
+        """Return an object of the member, in the namespace of the test if its kind has one."""
         namespace = self.namespace if resource.namespaced else ""
         return await self.read(self.member, resource, name, namespace)
 
     async def edit(self, change: Json, name: str = "settings", resource: Any = CONFIG_MAPS) -> None:
-        """Change an object of the member, as somebody else."""
+        """Change an object of the member with another client than the applier's."""
         namespace = self.namespace if resource.namespaced else ""
         await self.member.patch(resource, name, MergePatch(change), namespace)
 
     async def another_owner(self) -> Json:
-        """A reference to an owner that exists and is none of ours: the namespace."""
+        """Return a reference to an owner that is not ours: the namespace."""
         namespace = await self.read(self.member, NAMESPACES, self.namespace)
         assert namespace is not None
         uid = namespace["metadata"]["uid"]
@@ -206,7 +206,7 @@ class ApplierEnv:
     # States
 
     async def conditions(self, name: str = "work") -> dict[str, tuple[str, str]]:
-        """Status and reason of the conditions of a Work that are not stale."""
+        """Return status and reason of the conditions of a Work that are not stale."""
         work = await self.work(name)
         assert work is not None
         generation = work["metadata"]["generation"]
@@ -215,11 +215,11 @@ class ApplierEnv:
         return {each["type"]: (each["status"], each["reason"]) for each in conditions}
 
     async def manifest_reasons(self, name: str = "work") -> list[str]:
-        """The reason of the first condition of each manifest."""
+        """Return the reason of the first condition of each manifest."""
         return [each["conditions"][0]["reason"] for each in await self.entries(name)]
 
     async def entries(self, name: str = "work") -> list[Json]:
-        """The manifest conditions of a Work whose status is not stale."""
+        """Return the manifest conditions of a Work whose status is not stale."""
         assert await self.conditions(name)
         work = await self.work(name)
         assert work is not None
@@ -232,7 +232,7 @@ class ApplierEnv:
             assert await self.manifest_reasons(name) == list(reasons)
             return True
 
-        await until(reached, what=f"reasons {reasons}")
+        await until(reached, waiting_for=f"reasons {reasons}")
         return await self.entries(name)
 
     async def until_available(self, name: str = "work") -> None:
@@ -240,24 +240,24 @@ class ApplierEnv:
             assert (await self.conditions(name)).get("Available", ("", ""))[0] == "True"
             return True
 
-        await until(available, what=f"Work {name} to be available")
+        await until(available, waiting_for=f"Work {name} to be available")
 
     async def until_gone(self, read: Callable[[], Any]) -> None:
         async def gone() -> bool:
             return await read() is None
 
-        await until(gone, what="an object to be gone")
+        await until(gone, waiting_for="an object to be gone")
 
 
 @dataclass(frozen=True)
 class Run:
-    """An applier that runs, and what it sends."""
+    """A running applier, and the requests that it sends."""
 
     applier: WorkApplier
     faults: Faults
 
     def writes(self) -> list[str]:
-        """The writes that were sent, dry runs aside."""
+        """Return the writes that were sent, dry runs aside."""
         return [
             f"{request.method} {request.path}"
             for request in self.faults.requests

@@ -1,4 +1,4 @@
-"""A fleet for tests: a hub, members that run agents, and what both write.
+"""A fleet for tests: a hub, members that run agents, and the objects that both write.
 
     async with FleetEnv.start(assets, roots) as env:       # control planes of a hub and a member
         async with env.hub_running():                       # controllers of the hub
@@ -184,7 +184,7 @@ class FleetEnv:
         """Run the agent of a member until the block ends.
 
         `access` is another way to the hub than a user's certificate. `new_applier` gets the clients
-        of hub and member, and returns what makes an applier.
+        of hub and member, and returns a factory of appliers.
         """
         cluster = cluster or self.member_cluster
         if access is not None:
@@ -283,7 +283,9 @@ class FleetEnv:
             assert (condition.status, condition.reason) == (status, reason or condition.reason)
             return condition
 
-        return await until(reached, within=within, what=f"{type_} {status} {reason} of {name}")
+        return await until(
+            reached, within=within, waiting_for=f"{type_} {status} {reason} of {name}"
+        )
 
     async def is_gone(self, name: str) -> bool:
         """Whether neither the MemberCluster nor its namespace nor its profile exists."""
@@ -303,7 +305,7 @@ class FleetEnv:
         return (await self.hub.list(EVENTS, "default", fields=fields)).items
 
     async def clear(self) -> None:
-        """Remove all MemberClusters of this test, whatever state they are in."""
+        """Remove all MemberClusters of this test, in any state."""
         patch = MergePatch({"metadata": {"finalizers": None}})
         for name in self.joined:
             with suppress(NotFound):

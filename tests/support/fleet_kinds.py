@@ -31,7 +31,7 @@ async def install_fleet_kinds(client: Client, wanted: Sequence[Json] | None = No
     for definition in missing:
         with contextlib.suppress(AlreadyExists):
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
-    # A server holds the first request for a new kind back for a second: ask for all at once
+    # A server delays the first request for a new kind by a second, so all are sent at once
     async with asyncio.TaskGroup() as tasks:
         for definition in missing:
             tasks.create_task(_wait_until_served(client, definition))

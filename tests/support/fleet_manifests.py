@@ -160,7 +160,7 @@ def deployments(draw: st.DrawFn) -> Json:
 
 
 def manifests() -> st.SearchStrategy[tuple[Json, Json, Json]]:
-    """Three manifests of one object: applied last, desired, live."""
+    """Return three manifests of one object: applied last, desired, live."""
     return st.one_of(
         st.tuples(kind(), kind(), kind()) for kind in (config_maps, services, deployments)
     )

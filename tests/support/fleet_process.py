@@ -30,7 +30,7 @@ async def fleet_process(
     directory: Path,
     environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[SyncerProcess]:
-    """A process `kubeocean fleet COMMAND`; killed at the end if it still runs."""
+    """Yield a process `kubeocean fleet COMMAND`; killed at the end if it still runs."""
     words = (
         f"--kubeconfig={kubeconfig}",
         "--metrics-bind-address=127.0.0.1:0",

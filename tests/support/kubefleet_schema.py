@@ -1,7 +1,7 @@
 """The schema of KubeFleet's objects, from the table of their fields in `kubefleet_fields.yaml`.
 
-An API server with these definitions accepts and refuses what a hub of KubeFleet does, as far as
-fields, types, required fields, enumerations and bounds decide.
+An API server with these definitions accepts and refuses the same objects as a hub of KubeFleet, as
+far as fields, types, required fields, enumerations and bounds decide.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kubeocean.cli._clusters import (
+    NOT_YET,
     ContextOption,
     DomainOption,
     ForceOption,
@@ -30,6 +31,7 @@ from kubeocean.cli._fleet import (
 from kubeocean.cli._run import command_line, interruptible, run
 
 if TYPE_CHECKING:
+    from kubeocean.api.fleet.clusters import MemberCluster
     from kubeocean.install.apply import Applier
     from kubeocean.runtime.objects import Json
 
@@ -52,15 +54,26 @@ def join(
         typer.Option(
             metavar="URL",
             help="URL at which the member reaches the hub.",
-            show_default="that of the hub's kubeconfig",
+            show_default="that of an earlier join, else that of the hub's kubeconfig",
         ),
     ] = "",
     image: Annotated[
-        str, typer.Option(help="Image of the agent.", show_default="that of this version")
+        str,
+        typer.Option(
+            help="Image of the agent.",
+            show_default="that of this version, or an image of another repository that runs",
+        ),
     ] = "",
     heartbeat: Annotated[
-        int, typer.Option(min=1, max=600, metavar="SECONDS", help="Time between heartbeats.")
-    ] = 60,
+        int | None,
+        typer.Option(
+            min=1,
+            max=600,
+            metavar="SECONDS",
+            help="Time between heartbeats.",
+            show_default="that of the member, at first 60",
+        ),
+    ] = None,
     agentless: Annotated[
         bool,
         typer.Option(
@@ -78,7 +91,8 @@ def join(
 
     With --agentless the hub is the computing cluster of a binding, and the credential of the
     binding is granted the right to apply objects of any kind in its worker. Without --agentless,
-    running the command again renews the member's token. Exit code 3: the member has not joined yet.
+    running the command again renews the member's token, and keeps the values of options that are
+    not given. Exit code 3: the member has not joined yet.
     """
 
     async def work() -> None:
@@ -87,6 +101,7 @@ def join(
         from kubeocean.install.agentless import AgentlessJoin
         from kubeocean.install.fleet import (
             HubConnection,
+            MemberOptions,
             join_problem,
             member_cluster,
             member_deployment,
@@ -94,7 +109,7 @@ def join(
             member_objects,
             token_secret,
         )
-        from kubeocean.install.values import IMAGE, Values
+        from kubeocean.install.values import Values
         from kubeocean.process.flags import domain as parse_domain
 
         if problem := name_problem(name):
@@ -104,7 +119,6 @@ def join(
             raise ConfigError("has no effect with --agentless; leave it out", source=option)
         _check_url(hub_url)
         domain = parse_domain(label_domain, "--label-domain")
-        values = Values(domain=domain, image=image or IMAGE)
         see = command_line("explain", "member", name, *hub_words(hub_kubeconfig, hub_context))
         async with AsyncExitStack() as stack:
             connect = partial(applier, stack=stack, domain=domain, force=force_conflicts)
@@ -113,6 +127,9 @@ def join(
             member_source = reach_member(kubeconfig, context)
             member = connect(member_source, cluster="member")
             members = await list_members(hub.client)
+            leaving = [each for each in members if each.name == name and each.deleting]
+            if leaving and not agentless:
+                await _await_leave(hub, leaving[0], timeout if wait else None)
             if agentless:
                 access = member_source.current()
                 joining = AgentlessJoin(name, hub, member, access, domain=domain)
@@ -123,13 +140,20 @@ def join(
                     typer.echo(f"{name} has joined")
                 return
             authority = (member_source.current().ca or b"").decode("utf-8", "replace")
-            if problem := join_problem(name, members, await _agent(member), authority):
+            agent = await _agent(member)
+            if problem := join_problem(name, members, agent, authority):
                 raise ConfigError(problem, field="NAME", value=name)
-            connection = HubConnection.from_access(name, hub_source.current(), hub_url)
-            identity = member_identity(name, domain)
+            given = MemberOptions(heartbeat, hub_url, image)
+            options = given.with_present(name, members, agent, domain)
+            assert options.heartbeat_s is not None
+            values = Values(domain=domain, image=options.image)
+            connection = HubConnection.from_access(name, hub_source.current(), options.hub_url)
             with interruptible(lambda: f"objects of {name} may be written in part"):
-                for body in (identity, member_cluster(name, heartbeat_s=heartbeat)):
-                    print_result("hub", body, await hub.apply(body))
+                body = member_cluster(name, heartbeat_s=options.heartbeat_s)
+                result, stored = await hub.put(body)
+                print_result("hub", body, result)
+                identity = member_identity(name, domain, owner_uid=stored.uid)
+                print_result("hub", identity, await hub.apply(identity))
                 await member.apply_all(member_objects(domain), partial(print_result, "member"))
                 token = await _token(hub, name)
                 for body in (token_secret(token, domain), member_deployment(values, connection)):
@@ -152,6 +176,36 @@ def _check_url(hub_url: str) -> None:
     if hub_url and ((parts := split_url(hub_url)) is None or parts.scheme != "https"):
         message = "must be a URL such as https://hub.example.com:6443"
         raise ConfigError(message, source="--hub-url", value=hub_url)
+
+
+async def _await_leave(hub: Applier, leaving: MemberCluster, timeout: float | None) -> None:
+    """Wait until an earlier member of this name has left; otherwise the new member would be removed
+    with it.
+
+    Exit with the code NOT_YET if it has not left in time.
+
+    :raises ConfigError: there is no time to wait.
+    """
+    from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.errors import ConfigError, NotFound
+    from kubeocean.install.wait import State
+
+    name, message = leaving.name, "is leaving the fleet; join again when it has left"
+    if timeout is None:
+        raise ConfigError(message, field="NAME", value=name)
+
+    async def read() -> State:
+        try:
+            present = await hub.client.get(MEMBER_CLUSTERS, name)
+        except NotFound:
+            return State("left", done=True)
+        return State("leaves the fleet", done=present.uid != leaving.uid)
+
+    with interruptible(lambda: f"{name} is leaving; nothing was written"):
+        state = await wait_until_done(read, f"{name} leaves", timeout)
+    if not state.done:
+        typer.echo(f"{name}: {message}; it has not left after {timeout:g} s", err=True)
+        raise typer.Exit(NOT_YET)
 
 
 async def _agent(member: Applier) -> Json | None:

@@ -3,6 +3,7 @@
 ClusterResourcePlacements and ResourcePlacements have objects of different kinds that decode to the
 same structs. A `ScopedCache` holds both kinds of one struct and is read as one; a key with a
 namespace means the namespaced kind. Objects that belong to a placement carry its name in a label.
+Objects in the namespaces of members are left out, since members may write there.
 
 Of resource snapshots only metadata is cached, of Works everything but the manifests and the status
 entries of manifests that are applied, available and without differences.
@@ -58,6 +59,15 @@ def parent_of(obj: Object) -> Key | None:
     """Return the placement that a snapshot or binding belongs to; None if its label is missing."""
     name = obj.labels.get(names.LABEL_PARENT_PLACEMENT)
     return Key(obj.namespace, name) if name else None
+
+
+def _is_of_the_hub(obj: Object) -> bool:
+    """Whether an object is outside of the namespaces of members.
+
+    Members may write all kinds of the fleet in their own namespaces; a binding or snapshot there
+    could place objects on other members.
+    """
+    return names.member_of_namespace(obj.namespace) is None
 
 
 class RecentContents(Generic[ContentT]):
@@ -133,6 +143,7 @@ class ScopedCache(Generic[ObjectT]):
                 resource,
                 indexes=indexes,
                 prune=prune,
+                keep=_is_of_the_hub,
                 metadata_only=metadata_only,
                 clock=clock,
                 metrics=metrics,
@@ -275,8 +286,16 @@ class HubCaches:
         for informer in self._all:
             await informer.synced()
 
-    def works_of(self, binding: Key) -> list[CachedWork]:
-        """Return the Works of a binding, sorted by name."""
+    def works_of(self, binding: Binding) -> list[CachedWork]:
+        """Return the Works of a binding in the namespace of its cluster, sorted by name."""
+        namespace = names.member_namespace(binding.spec.target_cluster)
+        return [work for work in self.works_naming(binding.key) if work.namespace == namespace]
+
+    def works_naming(self, binding: Key) -> list[CachedWork]:
+        """Return all Works whose labels name a binding, sorted by name.
+
+        Labels alone prove nothing: a member may label a Work of its own with any binding.
+        """
         return sorted(self.works.by(_BY_BINDING, str(binding)), key=lambda work: work.name)
 
     def wrote_work(self, binding: Key, work: CachedWork) -> None:

@@ -485,25 +485,37 @@ class MemberSettings(FleetSettings):
         " as well, or package.module:Class of your own.",
     )
     region: str = flag(
-        "region", text, "", "Region of the member, for costs (default: that of its nodes)."
+        "region",
+        text,
+        "",
+        "Azure region by whose prices the member's costs are computed (default: that of its first"
+        " node with a region label; only with --property-provider=azure).",
     )
     use_cost_properties: bool = flag(
-        "use-cost-properties-in-azure-provider", boolean, "true", "Report costs (azure)."
+        "use-cost-properties-in-azure-provider",
+        boolean,
+        "true",
+        "Report costs (only with --property-provider=azure).",
     )
     use_available_properties: bool = flag(
         "use-available-res-properties-in-azure-provider",
         boolean,
         "true",
-        "Report resources that no pod has requested (azure).",
+        "Report resources that no pod has requested (only with --property-provider=azure).",
     )
     collect_namespaces: bool = flag(
         "enable-namespace-collection-in-property-provider",
         boolean,
         "false",
-        "Report the namespaces of the member, which lets placements require them (azure).",
+        "Report the namespaces of the member, which lets placements require them (only with"
+        " --property-provider=azure).",
     )
     price_list: str = flag(
-        "price-list", text, "", "JSON file with prices, instead of the built-in ones (azure)."
+        "price-list",
+        text,
+        "",
+        "JSON file with prices, instead of the built-in ones (only with"
+        " --property-provider=azure).",
     )
     health_checks: str = flag(
         "health-checks",
@@ -523,7 +535,8 @@ class MemberSettings(FleetSettings):
         "work-applier-requeue-rate-limiter-attempts-with-fixed-delay",
         integer,
         "1",
-        "Number of first passes over a Work that follow each other with the fixed delay.",
+        "Number of delays between passes over a Work that have the fixed length, before the"
+        " backoff begins.",
     )
     fixed_delay_s: float = flag(
         "work-applier-requeue-rate-limiter-fixed-delay-seconds",
@@ -580,6 +593,13 @@ class MemberSettings(FleetSettings):
         "enable-watch-work-with-priority-queue", boolean, "false"
     )
     watch_reconcile_age: int = _unused("watch-work-reconcile-age", integer, "60")
+    applier_priority_queue: bool = _unused("enable-work-applier-priority-queue", boolean, "false")
+    priority_coefficient_a: int = _unused(
+        "work-applier-priority-linear-equation-coeff-a", integer, "-3"
+    )
+    priority_coefficient_b: int = _unused(
+        "work-applier-priority-linear-equation-coeff-b", integer, "100"
+    )
 
     def __post_init__(self) -> None:
         ReplicaSettings.__post_init__(self)

@@ -99,7 +99,7 @@ async def test_a_server_lists_every_version_with_its_names(server: Client, kind:
 
 # Samples
 
-# What the server adds to a sample, where it adds anything; lists are compared entry by entry
+# Defaults that the server adds to a sample, if any; lists are compared entry by entry
 APPLY_DEFAULTS = {
     "type": "ClientSideApply",
     "comparisonOption": "PartialComparison",
@@ -927,7 +927,7 @@ EXTERNAL = "cannot change rollout strategy type from 'External' to other types"
 PLACEMENT = "The placement field is immutable"
 TRANSITION = "invalid state transition: cannot transition from"
 
-# kind, what is created (path and value), what is changed, words of the refusal or none
+# kind, created fields (path and value), changed fields, text of the refusal (empty: accepted)
 UPDATES: tuple[tuple[str, Json, Json, str], ...] = (
     (
         "ClusterProfile",
@@ -1115,7 +1115,7 @@ async def test_a_server_accepts_what_webhooks_or_controllers_judge(
     await server.create(resource, changed(document, path, value), dry_run=True)
 
 
-# What is stored can be read
+# Stored objects can be read
 
 
 async def test_nulls_are_dropped_or_defaulted(server: Client, namespace: str) -> None:

@@ -46,7 +46,7 @@ class Recorder:
         self.changes.append((owner, ref.key.name, change))
 
     async def until(self, *changes: tuple[str, str, ChangedPart]) -> None:
-        """Wait for these changes in any order; there must be no others."""
+        """Wait for these changes in any order; other changes are a failure."""
 
         def matches() -> bool:
             assert sorted(self.changes, key=str) == sorted(changes, key=str)
@@ -171,7 +171,7 @@ async def test_watches_are_shared_widened_limited_and_closed(
 ) -> None:
     other = f"{namespace}-2"
     await client.create(NAMESPACES, {"metadata": {"name": other}})
-    here, there = await make(client, namespace), await make(client, other)
+    first, second = await make(client, namespace), await make(client, other)
 
     def opened() -> list[str]:
         return [request.path for request in faults.requests if request.watches]
@@ -183,15 +183,15 @@ async def test_watches_are_shared_widened_limited_and_closed(
         assert opened() == [f"/api/v1/namespaces/{namespace}/configmaps"]
         assert all("PartialObjectMetadata" in r.accept for r in faults.requests if r.watches)
         pool.need("w2", [ref(namespace), ref(other)])
-        await current(pool, ref(other), there.resource_version)
+        await current(pool, ref(other), second.resource_version)
         assert opened()[1:] == ["/api/v1/configmaps"]
         # A second resource does not fit: its objects are never current
         pool.need("w3", [ref(namespace, resource=DEPLOYMENTS)])
-        await current(pool, ref(namespace), here.resource_version)
+        await current(pool, ref(namespace), first.resource_version)
         assert not pool.is_current(ref(namespace, resource=DEPLOYMENTS), "1", with_status=True)
         assert len(opened()) == 2
         # No owner is left: the watch is closed, and its place taken
         pool.need("w1", ())
         pool.need("w2", ())
         await until(lambda: opened()[2:] == [f"/apis/apps/v1/namespaces/{namespace}/deployments"])
-        assert not pool.is_current(ref(namespace), here.resource_version, with_status=True)
+        assert not pool.is_current(ref(namespace), first.resource_version, with_status=True)

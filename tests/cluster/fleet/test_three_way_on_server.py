@@ -1,8 +1,8 @@
-"""Three-way merges on a real API server, beside `kubectl apply`.
+"""Three-way merges on a real API server, compared with `kubectl apply`.
 
-Two objects are made alike: `kubectl apply` changes one, our patch the other. Whatever the last
-manifest, the desired one and the object are, both have to end the same. Nothing but the API server
-runs, so nobody else changes them.
+Two equal objects are created: `kubectl apply` changes one, our patch the other. For every last
+manifest, desired manifest and object, both results have to be equal. Only the API server runs, so
+no controller changes the objects.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def with_name(body: Json, name: str) -> Json:
 
 
 def widgets(case: tuple[Json, Json, Json]) -> tuple[Json, ...]:
-    """The same content in a kind that Kubernetes knows nothing of."""
+    """Return the same content as an object of a kind without a built-in schema."""
     return tuple({**each, "apiVersion": "example.com/v1", "kind": "Widget"} for each in case)
 
 
@@ -171,8 +171,8 @@ IDENTITIES = ("mountPath", "containerPort", "port", "topologyKey", "ip", "name")
 def present_in(live: Any, last: Any) -> Any:
     """Return the last manifest without items that the live object does not have.
 
-    There is nothing to delete in them, but kubectl sends the deletions inside a new item, where
-    the server takes them for content: a variable that was removed comes back without a value.
+    Such items have nothing to delete, but kubectl sends the deletions inside a new item, where the
+    server takes them for content: a variable that was removed comes back without a value.
     """
     if isinstance(last, dict) and isinstance(live, dict):
         return {name: present_in(live.get(name), value) for name, value in last.items()}
@@ -200,7 +200,7 @@ def compared(obj: Json) -> Json:
     metadata = {name: value for name, value in obj["metadata"].items() if name not in own}
     annotations = dict(metadata.pop("annotations", {}))
     annotations.pop(KUBECTL, None)
-    # kubectl sorts the live list while it compares, and then forgets to put it in order.
+    # kubectl sorts the live list for the comparison, and does not restore its order.
     metadata["finalizers"] = sorted(metadata.get("finalizers", ()))
     spec = dict(obj.get("spec") or {})
     for name in ("clusterIP", "clusterIPs"):
@@ -255,7 +255,8 @@ async def compare(
         return ""
 
     async def change_nothing(case: Case) -> bool:
-        """A second pass; a patch of what a server drops may be left, and has no effect."""
+        """Whether a second pass changes nothing; a patch of fields that the server drops may be
+        left, and has no effect."""
         before = await read(client, case.live)
         patch = patch_for(case.desired, case.desired, before)
         if patch.body:

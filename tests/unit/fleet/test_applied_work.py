@@ -1,4 +1,4 @@
-"""AppliedWork: what is listed before and after a pass."""
+"""AppliedWork: the objects that are listed before and after a pass."""
 
 from __future__ import annotations
 

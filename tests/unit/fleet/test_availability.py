@@ -1,4 +1,4 @@
-"""Availability: each kind, with what makes it available and each thing that does not."""
+"""Availability of each kind: objects that are available, and objects that are not."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def process() -> AsyncIterator[ExpressionProcess]:
 
 
 def children() -> list[psutil.Process]:
-    """The processes that evaluate expressions for this one."""
+    """Return the processes that evaluate expressions for this one."""
     name = "kubeocean.fleet.applier.expression_process"
     return [each for each in psutil.Process().children() if name in each.cmdline()]
 

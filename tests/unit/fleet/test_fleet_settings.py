@@ -73,6 +73,9 @@ MEMBER_CHART = [
     "--enable-namespace-collection-in-property-provider=true",
     "--work-applier-requeue-rate-limiter-max-slow-backoff-delay-seconds=5",
     "--work-applier-requeue-rate-limiter-max-fast-backoff-delay-seconds=5",
+    "--enable-work-applier-priority-queue=true",
+    "--work-applier-priority-linear-equation-coeff-a=-3",
+    "--work-applier-priority-linear-equation-coeff-b=100",
 ]
 
 
@@ -104,7 +107,7 @@ def test_a_hub_takes_the_arguments_of_kubefleets_chart() -> None:
         "fleetwebhook.fleet-system.svc.cluster.local",
     )
     assert webhooks.guard_rail == GuardRail(frozenset({"a", "b"}))
-    assert webhooks.ban_workloads  # as the chart asks for
+    assert webhooks.ban_workloads  # as in the chart
 
 
 def test_admission_is_off_unless_asked_for() -> None:

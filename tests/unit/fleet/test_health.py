@@ -1,4 +1,4 @@
-"""Health: what the hub concludes from heartbeats, at each second of them."""
+"""Health: the hub's condition of a member at each second after a heartbeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of a hub: what becomes of reconciles, cycles and the states of placements."""
+"""Metrics of a hub: reconciles, scheduling cycles and the states of placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: which are rejected, what is written, what is hashed."""
+"""Manifests: which are rejected, which fields are written, and which are hashed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of merge keys: how it is made from OpenAPI documents, and what it holds."""
+"""The table of merge keys: its generation from OpenAPI documents, and its entries."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from kubeocean.fleet.applier.plan import (
     Finish,
     Keep,
     ManifestFacts,
+    OwnFields,
     PatchObject,
     Result,
     applied,
@@ -73,13 +74,13 @@ def facts(live: Json | None, manifest: Json | None = None, **strategy: Any) -> M
 
 
 def stored(manifest: Json, *owners: Json, **metadata: Any) -> Json:
-    """An object as the member has it, with these owners."""
+    """Return an object as the member has it, with these owners."""
     more = {"uid": "u", "resourceVersion": "7", "ownerReferences": list(owners), **metadata}
     return {**manifest, "metadata": {**manifest["metadata"], **more}}
 
 
 def placed(manifest: Json, *co_owners: Json) -> Json:
-    """An object as it is after it was placed client-side."""
+    """Return an object as it is after it was placed client-side."""
     written = prepared(manifest, OWNER, remember=True, co_owners=co_owners).body
     server = {"uid": "u", "resourceVersion": "7", "generation": 1}
     return {**written, "metadata": {**written["metadata"], **server}}
@@ -132,7 +133,7 @@ DIFFERENT = stored(body(k="other"))
     ],
 )
 @pytest.mark.parametrize("take_over", WhenToTakeOver)
-def test_differences_are_reported_whoever_owns_the_object(
+def test_differences_are_reported_for_every_owner_of_the_object(
     dry_run: DryRun,
     reason: ManifestReason,
     diffs: tuple[FieldDifference, ...],
@@ -355,7 +356,7 @@ def test_a_hostile_memory_does_no_harm() -> None:
 def test_a_server_side_apply_is_forced_if_configured_or_if_we_manage_alone(
     managers: list[str], configured: bool, force: bool
 ) -> None:
-    fields = [{"manager": manager} for manager in managers]
+    fields = [{"manager": manager, "operation": "Apply"} for manager in managers]
     live = stored(body(k="v"), OWNER.reference(), managedFields=fields)
     step = decide(
         facts(
@@ -369,6 +370,29 @@ def test_a_server_side_apply_is_forced_if_configured_or_if_we_manage_alone(
     metadata = step.patch.body["metadata"]
     assert metadata["ownerReferences"] == [OWNER.reference()]
     assert "resourceVersion" not in metadata
+
+
+def test_fields_that_were_not_applied_server_side_get_the_applier_as_their_manager_first() -> None:
+    other = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:data": {"f:x": {}}}}
+    own = {"manager": "work-api-agent", "operation": "Update", "apiVersion": "v1"}
+    managed = [{**own, "fieldsV1": {"f:data": {"f:k": {}, "f:gone": {}}}}, other]
+    live = stored(body(k="v", gone="x"), OWNER.reference(), managedFields=managed)
+    step = decide(facts(live, body(k="v"), type=ApplyStrategyType.SERVER_SIDE_APPLY))
+    assert isinstance(step, OwnFields)
+    metadata = step.patch.body["metadata"]
+    assert metadata["resourceVersion"] == live["metadata"]["resourceVersion"]
+    [theirs, ours] = metadata["managedFields"]
+    assert theirs == other
+    assert ours == {**managed[0], "operation": "Apply"}
+    live["metadata"]["managedFields"] = [theirs, ours]
+    again = decide(facts(live, body(k="v"), type=ApplyStrategyType.SERVER_SIDE_APPLY))
+    assert isinstance(again, Apply)
+    assert not again.patch.force
+    # Client-side apply has no last manifest to compare with, and overwrites fields of others
+    back = decide(facts(live, body(k="v")))
+    assert isinstance(back, Apply)
+    assert back.patch.force
+    assert back.patch.body["metadata"]["annotations"][ANNOTATION_LAST_APPLIED]
 
 
 def test_a_manifest_too_large_to_remember_is_applied_server_side_without_force() -> None:
@@ -462,7 +486,7 @@ def test_every_path_ends_and_only_writes_what_it_may(
     if isinstance(step, PatchObject):
         after = merge(live, dict(step.patch.body), shape(live["apiVersion"], live["kind"]))
         second = decide(replace(subject, live=after, dry_run=DryRun(after)))
-        if isinstance(second, Finish):  # others added fields, which only a full comparison sees
+        if isinstance(second, Finish):  # others added fields, which only a full comparison detects
             assert second.result.reason is ManifestReason.FOUND_DRIFTS
             assert strategy.comparison_option is ComparisonOption.FULL
             assert strategy.when_to_apply is WhenToApply.IF_NOT_DRIFTED

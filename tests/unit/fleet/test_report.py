@@ -1,4 +1,4 @@
-"""The status of a Work and an AppliedWork; what is a left-over; when to look again."""
+"""The status of a Work and an AppliedWork; which objects are left over; when to requeue."""
 
 from __future__ import annotations
 

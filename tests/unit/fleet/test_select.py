@@ -1,4 +1,4 @@
-"""Resource selectors: what is read for them, which are mistakes, what a snapshot holds."""
+"""Resource selectors: the objects that they read, mistakes, and the content of a snapshot."""
 
 from __future__ import annotations
 
@@ -102,6 +102,8 @@ def test_a_namespace_may_come_with_what_other_selectors_name() -> None:
         (CRP, [namespace(name="skipped")], "skipped is not allowed"),
         (CRP, [namespace(name="default")], "default is not allowed"),
         (CRP, [selector(CONFIG_MAP, name="a")], "namespaced kind ConfigMap"),
+        (Key("kube-system", "rp"), [selector(CONFIG_MAP)], "kube-system is not allowed"),
+        (Key("skipped", "rp"), [selector(CONFIG_MAP)], "skipped is not allowed"),
         (RP, [selector(CLUSTER_ROLE, name="a")], "cluster-scoped kind ClusterRole"),
         (RP, [selector(NAMESPACE, name="web")], "cluster-scoped kind Namespace"),
         *(
@@ -138,6 +140,11 @@ def test_mistakes(placement: Key, selectors: list[Json], message: str) -> None:
 )
 def test_what_selects_nothing(placement: Key, chosen: Json) -> None:
     assert read_for(chosen, placement=placement) == []
+
+
+def test_a_resource_placement_may_select_in_the_default_namespace() -> None:
+    placement = Key("default", "rp")
+    assert read_for(selector(CONFIG_MAP), placement=placement) == [Query(CONFIG_MAP, "default")]
 
 
 def test_a_resource_placement_selects_in_its_namespace() -> None:

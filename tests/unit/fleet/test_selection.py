@@ -1,4 +1,4 @@
-"""Selection: what is never placed, what is removed from the rest, in which order and parts."""
+"""Selection: objects that are never placed, fields that are removed, order and parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server-side apply would change something, decided from the object alone."""
+"""Fields of the applier in an object, and whether a server-side apply would change something."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubeocean.fleet.applier.server_side import is_in_effect
+from kubeocean.fleet.applier.server_side import fields_as_applied, is_in_effect
 from kubeocean.runtime.objects import Json
 
 DESIRED: Json = {
@@ -64,3 +64,41 @@ def test_an_object_that_we_created_and_never_applied_is_told_by_its_values() -> 
     obj["metadata"]["managedFields"][0]["operation"] = "Update"
     assert is_in_effect(DESIRED, obj)
     assert not is_in_effect({**DESIRED, "spec": {"type": "NodePort"}}, obj)
+
+
+def entry(operation: str, fields: Json, version: str = "v1", **more: str) -> Json:
+    own = {"manager": "work-api-agent", "operation": operation, "apiVersion": version}
+    return {**own, "fieldsV1": fields, **more}
+
+
+def managed(*entries: Json) -> Json:
+    return {**DESIRED, "metadata": {"managedFields": list(entries)}}
+
+
+def test_fields_that_were_written_otherwise_become_applied_ones() -> None:
+    created = entry("Update", {"f:spec": {"f:type": {}, "f:ports": {".": {}}}}, time="1")
+    status = entry("Update", {"f:status": {}}, subresource="status")
+    applied = entry("Apply", {"f:spec": {"f:ports": {'k:{"port":80}': {}}}}, time="2")
+    assert fields_as_applied(managed(created, status, applied)) == [
+        status,
+        entry(
+            "Apply",
+            {"f:spec": {"f:type": {}, "f:ports": {".": {}, 'k:{"port":80}': {}}}},
+            time="2",
+        ),
+    ]
+
+
+def test_fields_of_another_version_of_the_api_get_no_manager() -> None:
+    old = entry("Update", {"f:spec": {"f:old": {}}}, "v1beta1", time="1")
+    new = entry("Update", {"f:spec": {"f:new": {}}}, "v1", time="2")
+    assert fields_as_applied(managed(new, old)) == [
+        entry("Apply", {"f:spec": {"f:new": {}}}, "v1", time="2")
+    ]
+
+
+@pytest.mark.parametrize("entries", [(), (entry("Apply", FIELDS),), ({"manager": "kubectl"},)])
+def test_an_object_without_fields_that_were_written_otherwise_stays(
+    entries: tuple[Json, ...],
+) -> None:
+    assert fields_as_applied(managed(*entries)) is None

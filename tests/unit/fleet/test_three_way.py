@@ -1,4 +1,4 @@
-"""Three-way merges: rows for each rule of a patch, and what holds for all of them."""
+"""Three-way merges: rows for each rule of a patch, and properties of all patches."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ REPLACED = {"args", "tolerations", "hostnames"}
 
 
 def paths(value: Any, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """Keys of nested objects, and items of lists by their names."""
+    """Return the paths of a document: keys of objects, and items of lists by their names."""
     if isinstance(value, dict):
         return {at}.union(*(paths(each, (*at, name)) for name, each in value.items()))
     if isinstance(value, list):
@@ -308,7 +308,7 @@ def test_a_json_merge_of_an_object_without_foreign_fields_is_the_plain_merge_pat
 def test_what_only_the_last_manifest_had_is_gone(case: tuple[Json, Json, Json]) -> None:
     last, desired, live = case
     left = paths(last) - paths(desired)
-    # An item that the desired manifest names is merged as a whole; what it lacks may be foreign.
+    # An item of the desired manifest is merged as a whole; its other fields may be of others.
     gone = {path for path in left if path[:-1] in paths(desired)}
     assert not paths(result(last, desired, live)) & gone
 
@@ -326,7 +326,7 @@ def test_foreign_fields_stay(case: tuple[Json, Json, Json]) -> None:
 
 
 def is_retained(path: tuple[str, ...]) -> bool:
-    """Whether the field stands in an object that keeps only the keys of the manifest."""
+    """Whether the field is in an object that keeps only the keys of the manifest."""
     return "strategy" in path or "volumes" in path[:-1]
 
 

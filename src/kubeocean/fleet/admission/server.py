@@ -174,8 +174,15 @@ async def _decide(
     except BadReview as error:
         return denied(str(error)), "bad"
     except (KubeoceanError, TimeoutError) as error:
-        _log.error("Could not read objects for an AdmissionReview", error=str(error))
-        return denied(f"{request.written_kind.kind} {request.name} {_RETRY}"), "failed"
+        kind = request.written_kind.kind
+        _log.error(
+            "Could not decide on AdmissionReview, denied the request",
+            kind=kind,
+            namespace=request.namespace,
+            name=request.name,
+            error=str(error) or type(error).__name__,
+        )
+        return denied(f"{kind} {request.name} {_RETRY}"), "failed"
     return decision, "allowed" if decision.allowed else "denied"
 
 

@@ -32,7 +32,7 @@ from kubeocean.api.fleet.names import (
     ANNOTATION_WORK_FINALIZER,
     member_namespace,
 )
-from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound, Unauthorized
+from kubeocean.errors import ApiError, Conflict, NotFound, Unauthorized
 from kubeocean.fleet.agent import report
 from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
@@ -74,8 +74,9 @@ class _RunningApplier:
 class MemberAgent:
     """Reconciles the InternalMemberCluster of the member `name`: joins, reports, and leaves.
 
-    - `new_applier`: returns an applier of Works; None if Works are not applied. A ConfigError that
-      `new_applier` raises is shown in the condition Joined, and each heartbeat calls it again.
+    - `new_applier`: returns an applier of Works; None if Works are not applied.
+    - `join_problem`: returns why Works cannot be applied, or an empty text. While there is a
+      problem, no applier is started, and the condition Joined shows the problem.
     - `refused`: returns, for the log, which credential the hub refused at a time, and why.
     """
 
@@ -87,6 +88,7 @@ class MemberAgent:
         collector: Collector,
         *,
         new_applier: NewApplier | None = None,
+        join_problem: Callable[[], str] = lambda: "",
         refused: Callable[[datetime], str] | None = None,
         instance: str = "",
         clock: Clock | None = None,
@@ -95,6 +97,7 @@ class MemberAgent:
         clock, metrics = clock or RealClock(), metrics or Metrics()
         self._hub, self._member, self._collector, self._clock = hub, member, collector, clock
         self._new_applier = new_applier
+        self._join_problem = join_problem
         self._refused = refused
         self._key = Key(member_namespace(name), name)
         self._running: _RunningApplier | None = None
@@ -222,11 +225,11 @@ class MemberAgent:
         before = self._running
         if before is not None and not before.task.done():
             return report.joined()
+        if problem := self._join_problem():
+            return report.failed_to_join(problem)
         assert self._group is not None
         try:
             applier = self._new_applier()
-        except ConfigError as error:
-            return report.failed_to_join(str(error))
         except Exception as error:  # heartbeats go on without an applier
             _log.error("Failed to create Work applier", error=str(error), exc_info=error)
             return report.failed_to_join(f"the applier could not be created: {error}")

@@ -74,7 +74,12 @@ class Collector:
             await provider.run()
         except Exception as error:  # providers may be classes of others
             self._started.discard(provider)
-            _log.error("Property provider failed", error=str(error), exc_info=error)
+            _log.error(
+                "Property provider failed",
+                provider=type(provider).__name__,
+                error=str(error),
+                exc_info=error,
+            )
 
     async def collect(self, period_s: float) -> Collected:
         """Collect the member's properties, within half of `period_s`; never raise an Exception."""

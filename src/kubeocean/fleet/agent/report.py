@@ -1,11 +1,15 @@
 """Computes the status that an agent writes to its InternalMemberCluster. Pure.
 
 Status entries of other agents are kept. Properties that could not be collected stay as they were.
+Conditions about properties are removed when the provider of properties no longer reports them, as
+after a restart with other flags: the scheduler expects the list of namespaces of each member that
+has the condition about them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -15,7 +19,8 @@ from kubeocean.api.fleet.clusters import (
     InternalMemberCluster,
     MemberStatus,
 )
-from kubeocean.api.fleet.conditions import AgentCondition, AgentReason
+from kubeocean.api.fleet.conditions import AgentCondition, AgentReason, MemberCondition
+from kubeocean.api.fleet.limits import LONGEST_MESSAGE
 from kubeocean.fleet.agent.protocols import Collection
 from kubeocean.fleet.health import member_agent
 from kubeocean.runtime.objects import Condition, find_condition, set_condition
@@ -30,6 +35,15 @@ __all__ = [
     "left",
     "status_with_condition",
 ]
+
+_ABOUT_PROPERTIES: Final = frozenset(
+    {
+        MemberCondition.PROVIDER_STARTED,
+        MemberCondition.PROPERTIES_COLLECTED,
+        MemberCondition.COSTS_COLLECTED,
+        MemberCondition.NAMESPACES_COLLECTED,
+    }
+)
 
 
 def joined() -> Condition:
@@ -85,7 +99,13 @@ def heartbeat_status(
     status = _with_agent(internal, conditions, now=now, heartbeat=now)
     generation = internal.metadata.generation
     merged = status.conditions
-    for condition in (*provider_conditions, *(collection.conditions if collection else ())):
+    reported = (*provider_conditions, *(collection.conditions if collection else ()))
+    if collection is not None:
+        types = {each.type for each in reported}
+        merged = tuple(
+            each for each in merged if each.type in types or each.type not in _ABOUT_PROPERTIES
+        )
+    for condition in reported:
         merged = set_condition(merged, _of_generation(condition, generation), now=now)
     status = msgspec.structs.replace(status, conditions=merged)
     if collection is None:
@@ -128,4 +148,6 @@ def _with_agent(
 
 
 def _of_generation(condition: Condition, generation: int) -> Condition:
-    return msgspec.structs.replace(condition, observed_generation=generation)
+    """Return a condition for this generation, with a message that an API server accepts."""
+    message = condition.message[:LONGEST_MESSAGE]  # a provider of others may raise any error
+    return msgspec.structs.replace(condition, message=message, observed_generation=generation)

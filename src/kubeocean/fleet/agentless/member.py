@@ -8,6 +8,8 @@ syncer goes on.
 
 Objects are applied only if the credential may do so: if an owner grants the rights for pods and
 nothing else, the agent's condition `Joined` lists the missing rights.
+
+Most bindings are no members: the modules of the agent are imported when it is first started.
 """
 
 from __future__ import annotations
@@ -16,22 +18,14 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.conditions import is_in_fleet
 from kubeocean.api.fleet.names import member_namespace
 from kubeocean.api.fleet.works import APPLIED_WORKS
 from kubeocean.api.group import DEFAULT, FLEET_MEMBER, Domain
-from kubeocean.errors import ApiError, ConfigError, NotFound
-from kubeocean.fleet.agent.agent import MemberAgent
-from kubeocean.fleet.agent.collector import Collector
-from kubeocean.fleet.agent.nodes import NodeProperties
-from kubeocean.fleet.applier import WorkApplier
-from kubeocean.fleet.extensions import Extensions
-from kubeocean.fleet.properties.leasing import LeasingSource
-from kubeocean.install.access_reviews import granted
-from kubeocean.install.fleet import applier_permissions
+from kubeocean.errors import ApiError, NotFound
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.informer import Informer
@@ -39,6 +33,12 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.retries import backoff_s, jittered
+
+if TYPE_CHECKING:
+    from kubeocean.fleet.agent.agent import MemberAgent
+    from kubeocean.fleet.applier import WorkApplier
+    from kubeocean.fleet.extensions import Extensions
+    from kubeocean.fleet.properties.leasing import LeasingSource
 
 __all__ = ["AgentlessMember", "MemberParts", "WorkerRights", "is_member"]
 
@@ -62,7 +62,8 @@ def is_member(binding: ClusterBinding | None, domain: Domain = DEFAULT) -> bool:
 class WorkerRights:
     """Reviews whether the credential of a binding may apply Works in the worker.
 
-    The rights are reviewed until they suffice. `problem` is the message for the condition Joined.
+    The rights are reviewed until they suffice. `problem` is the message for the condition Joined;
+    empty if they suffice.
     """
 
     def __init__(self, member: Client, name: str, *, clock: Clock) -> None:
@@ -81,15 +82,10 @@ class WorkerRights:
                 return
             await self._clock.sleep(jittered(backoff_s(attempt, *_REVIEW_AGAIN_S)))
 
-    def check(self) -> None:
-        """Raise if Works cannot be applied.
-
-        :raises ConfigError: rights are missing, or have not been reviewed.
-        """
-        if self.problem:
-            raise ConfigError(self.problem)
-
     async def _review(self) -> str:
+        from kubeocean.install.access_reviews import granted
+        from kubeocean.install.fleet import applier_permissions
+
         needed = list(applier_permissions())
         allowed = set(await granted(self._member, needed))
         remedy = f"run kubeocean fleet join {self._name} --agentless"
@@ -125,6 +121,11 @@ class MemberParts:
 
     def agent(self, rights: WorkerRights, clock: Clock) -> MemberAgent:
         """Return a new MemberAgent, which applies Works once the credential's rights suffice."""
+        from kubeocean.fleet.agent.agent import MemberAgent
+        from kubeocean.fleet.agent.collector import Collector
+        from kubeocean.fleet.agent.nodes import NodeProperties
+        from kubeocean.fleet.applier import WorkApplier
+
         built_in = NodeProperties(
             self.member,
             extensions=self.extensions,
@@ -135,7 +136,6 @@ class MemberParts:
         )
 
         def new_applier() -> WorkApplier:
-            rights.check()
             return WorkApplier(
                 self.hub,
                 self.member,
@@ -153,6 +153,7 @@ class MemberParts:
             self.name,
             Collector(built_in, clock=clock),
             new_applier=new_applier,
+            join_problem=lambda: rights.problem,
             instance=self.instance,
             clock=clock,
             metrics=self.metrics,

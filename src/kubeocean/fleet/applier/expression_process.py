@@ -67,7 +67,8 @@ class ExpressionProcess:
             except OSError as error:
                 await self._end()
                 return ExpressionProblem(
-                    f"the child process cannot be started: {error}", is_passing=True
+                    f"the process that evaluates CEL expressions could not be started: {error}",
+                    is_passing=True,
                 )
             except BaseException:
                 await self._end()  # its answer would be taken for that of the next evaluation

@@ -43,6 +43,7 @@ from kubeocean.fleet.applier.plan import (
     Keep,
     ManifestFacts,
     NextStep,
+    OwnFields,
     PatchObject,
     Result,
     applied,
@@ -68,7 +69,7 @@ NO_ANSWER: Final = (
 )
 _ATTEMPTS: Final = 3  # to write an object that other writers change, in one pass
 _FIELD_CONFLICT: Final = "FieldManagerConflict"
-_MOST_STEPS: Final = 4  # compare, adopt, compare again, write
+_MOST_STEPS: Final = 5  # compare, adopt, compare again, own fields, write
 _Change: TypeAlias = Callable[[Json], Json | None]  # of an owner reference
 
 
@@ -142,6 +143,9 @@ class MemberObjects:
                     case Adopt():
                         adopted = await self._patch(ref, step.patch)
                         facts = self._with_copies(replace(facts, live=adopted, dry_run=None))
+                        continue
+                    case OwnFields():
+                        facts = replace(facts, live=await self._patch(ref, step.patch))
                         continue
                     case Create(body):
                         return applied(facts, await self._create(ref, body))

@@ -5,6 +5,7 @@ and calls `decide` again with the new facts, until the step is a `Finish`:
 
     Compare   dry-run the server-side apply; call again with its result
     Adopt     patch the owner references; call again with the object that the member returned
+    OwnFields patch the field managers; call again with the object that the member returned
     Create, Patch, Apply, Keep
               write the object (Keep: nothing to write); report `applied` with the returned object,
               or `failed` with the error
@@ -35,7 +36,11 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from kubeocean.api.fleet.conditions import ManifestReason
-from kubeocean.api.fleet.names import ANNOTATION_SPEC_HASH, FIELD_MANAGER
+from kubeocean.api.fleet.names import (
+    ANNOTATION_LAST_APPLIED,
+    ANNOTATION_SPEC_HASH,
+    FIELD_MANAGER,
+)
 from kubeocean.api.fleet.strategies import (
     ApplyStrategy,
     ApplyStrategyType,
@@ -57,7 +62,11 @@ from kubeocean.fleet.applier.manifests import (
     spec_hash,
 )
 from kubeocean.fleet.applier.merge_keys import shape_of
-from kubeocean.fleet.applier.server_side import is_in_effect
+from kubeocean.fleet.applier.server_side import (
+    fields_as_applied,
+    is_in_effect,
+    is_written_by_applier,
+)
 from kubeocean.fleet.applier.three_way import json_merge, strategic
 from kubeocean.runtime.client import ApplyPatch, MergePatch, StrategicPatch
 from kubeocean.runtime.objects import Json
@@ -72,6 +81,7 @@ __all__ = [
     "Keep",
     "ManifestFacts",
     "NextStep",
+    "OwnFields",
     "PatchObject",
     "Result",
     "applied",
@@ -139,6 +149,16 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnFields:
+    """Step of a plan: list all fields that the applier wrote as applied, and decide again.
+
+    Otherwise a server-side apply would not remove those that the manifest no longer has.
+    """
+
+    patch: MergePatch
+
+
+@dataclass(frozen=True, slots=True)
 class Create:
     """Step of a plan: create this object."""
 
@@ -171,7 +191,7 @@ class Finish:
     result: Result
 
 
-NextStep: TypeAlias = Compare | Adopt | Create | PatchObject | Apply | Keep | Finish
+NextStep: TypeAlias = Compare | Adopt | OwnFields | Create | PatchObject | Apply | Keep | Finish
 
 
 def check_strategy(strategy: ApplyStrategy) -> None:
@@ -350,26 +370,39 @@ def _is_same_manifest(facts: ManifestFacts, live: Json) -> bool:
 
 def _write(facts: ManifestFacts, live: Json, others: list[Json]) -> NextStep:
     strategy, body = facts.strategy, facts.manifest.body
-    if strategy.type == ApplyStrategyType.CLIENT_SIDE_APPLY:
+    client_side, fits = strategy.type == ApplyStrategyType.CLIENT_SIDE_APPLY, False
+    if client_side:
         desired, fits = prepared(body, facts.owner, remember=True, co_owners=others)
-        if fits:
+        if fits and not _needs_server_side(live):
             return _three_way(facts, live, desired)
     if any(not facts.owner.is_named_by(r) and r not in others for r in _references(live)):
         # Server-side apply removes only fields of its own manager, and so no stale reference.
         references = [*others, facts.owner.reference()]
-        version = live["metadata"].get("resourceVersion")
-        return Adopt(
-            MergePatch({"metadata": {"ownerReferences": references, "resourceVersion": version}})
-        )
-    desired = prepared(
-        body, facts.owner, remember=strategy.type == ApplyStrategyType.CLIENT_SIDE_APPLY
-    ).body
+        return Adopt(_metadata_patch(live, ownerReferences=references))
+    desired = prepared(body, facts.owner, remember=client_side).body
     if is_in_effect(desired, live):
         return Keep()
+    if (managed_fields := fields_as_applied(live)) is not None:
+        return OwnFields(_metadata_patch(live, managedFields=managed_fields))
     if strategy.when_to_apply == WhenToApply.IF_NOT_DRIFTED:
         desired["metadata"]["resourceVersion"] = live["metadata"].get("resourceVersion")
-    configured = strategy.type == ApplyStrategyType.SERVER_SIDE_APPLY and strategy.forces_conflicts
+    # Client-side apply overwrites fields of other managers; without room for its annotation, not.
+    configured = fits if client_side else strategy.forces_conflicts
     return Apply(ApplyPatch(desired, force=configured or _is_managed_by_us_alone(live)))
+
+
+def _metadata_patch(live: Json, **fields: list[Json]) -> MergePatch:
+    version = live["metadata"].get("resourceVersion")
+    return MergePatch({"metadata": {**fields, "resourceVersion": version}})
+
+
+def _needs_server_side(live: Json) -> bool:
+    """Whether only a server-side apply can remove fields that the manifest no longer has.
+
+    A three-way merge needs the last manifest, which an object has only after a client-side apply.
+    """
+    annotations = live["metadata"].get("annotations") or {}
+    return not annotations.get(ANNOTATION_LAST_APPLIED) and is_written_by_applier(live)
 
 
 def _three_way(facts: ManifestFacts, live: Json, desired: Json) -> PatchObject | Keep:

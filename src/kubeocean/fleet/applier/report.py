@@ -22,7 +22,7 @@ from kubeocean.api.fleet.conditions import (
     WorkCondition,
     WorkReason,
 )
-from kubeocean.api.fleet.limits import WORK_BYTES
+from kubeocean.api.fleet.limits import LONGEST_MESSAGE, WORK_BYTES
 from kubeocean.fleet.applier.diff import observed
 from kubeocean.fleet.applier.manifests import Identifier
 from kubeocean.fleet.applier.plan import Result
@@ -224,7 +224,8 @@ def _settled(
                 "type": str(type_),
                 "status": status,
                 "reason": str(reason),
-                "message": message,
+                # Owners of objects and users' expressions are parts of messages
+                "message": message[:LONGEST_MESSAGE],
                 "observedGeneration": generation,
                 "lastTransitionTime": since or now,
             }

@@ -185,7 +185,7 @@ class BackReports:
         group = usable_group(self._caches.resource_snapshots.of(key))
         if binding is None or group is None:
             return Done()  # events of both follow
-        works = self._caches.works_of(binding.key)
+        works = self._caches.works_of(binding)
         if not any(work.reported for work in works):
             return Done()  # an event of a Work follows
         selected = set(map(Original.of, await self._contents.identifiers_of(group)))

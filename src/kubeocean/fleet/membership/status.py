@@ -29,6 +29,7 @@ __all__ = ["StatusChange", "copy_report", "hub_conditions", "status_changes", "w
 
 _READY: Final = MemberCondition.READY_TO_JOIN
 _JOINED: Final = MemberCondition.JOINED
+_NAMESPACES: Final = MemberCondition.NAMESPACES_COLLECTED
 
 # Limits of a report in bytes as JSON: etcd accepts objects of 1.5 MiB, and an object has the name
 # of each property twice, because its metadata lists the fields of each writer
@@ -45,11 +46,15 @@ def copy_report(member: MemberCluster, internal: InternalMemberCluster) -> Membe
     """Return the member's status with the report of its agents.
 
     `agentStatus` stays as it is while no agent has reported. Everything else is replaced, also by
-    nothing. Conditions are merged one by one, and get the generation of the MemberCluster. Of a
-    report that is too large, the longest properties and other parts are left out.
+    nothing. Conditions are merged one by one, and get the generation of the MemberCluster; those
+    that the report no longer has stay. Only the condition about namespaces is removed with them:
+    the scheduler would refuse a member that has the condition and no namespaces. Of a report that
+    is too large, the longest properties and other parts are left out.
     """
     report, generation = internal.status, member.metadata.generation
     conditions = member.status.conditions
+    if report.namespaces is None and find_condition(report.conditions, _NAMESPACES) is None:
+        conditions = tuple(each for each in conditions if each.type != _NAMESPACES)
     for condition in report.conditions:
         conditions = _merged(conditions, _copied(condition, generation))
     agents = tuple(_copied_agent(agent, generation) for agent in report.agent_status[:_MOST_AGENTS])
@@ -100,7 +105,7 @@ def _of_generation(condition: Condition, generation: int) -> Condition:
 def _merged(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
     """Return the conditions with `new` set, keeping the transition time that the agent wrote.
 
-    Conditions are never removed, so no more types are added once there are many.
+    Conditions of a report stay, so no more types are added once there are many.
     """
     if find_condition(conditions, new.type) is None:
         return (*conditions, new) if len(conditions) < _MOST_CONDITIONS else conditions

@@ -7,6 +7,7 @@ The controller of Works sets the condition to True together with the other condi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -118,12 +119,11 @@ class PlacementRollout:
 
         await in_parallel(release_one, decided.release)
         await in_parallel(remove_one, decided.remove)
-        for held in decided.hold:
-            await self._set_started(placement, held, "False", ROLLOUT_STARTED.cluster.false, _HELD)
-        for current in decided.confirm:
-            await self._set_started(
-                placement, current, "True", ROLLOUT_STARTED.cluster.true, _STARTED
-            )
+        reason = ROLLOUT_STARTED.cluster
+        hold = partial(self._set_started, placement, "False", reason.false, _HELD)
+        confirm = partial(self._set_started, placement, "True", reason.true, _STARTED)
+        await in_parallel(hold, decided.hold)
+        await in_parallel(confirm, decided.confirm)
         return Done() if decided.again_s is None else After(decided.again_s)
 
     async def _push_strategy(self, placement: Placement, bindings: list[Binding]) -> None:
@@ -141,7 +141,7 @@ class PlacementRollout:
         self._caches.bindings.wrote(written)
 
     async def _set_started(
-        self, placement: Placement, binding: Binding, status: str, reason: str, message: str
+        self, placement: Placement, status: str, reason: str, message: str, binding: Binding
     ) -> None:
         condition = Condition(
             ROLLOUT_STARTED.name,

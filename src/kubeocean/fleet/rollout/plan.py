@@ -7,7 +7,9 @@ With T clusters wanted,
 
 Failed bindings are updated regardless of the limits, because they are not available anyway. Then
 Unscheduled bindings are deleted, then other bindings are updated, until the first number is used
-up. Candidates are taken in the order of their names.
+up. Candidates are taken in the order of their names. An Unscheduled binding that is not available
+counts for neither number: it is deleted unless too few others are ready. (KubeFleet keeps it, for
+ever if no cluster is wanted any more.)
 """
 
 from __future__ import annotations
@@ -88,9 +90,12 @@ def plan(
     now: datetime,
 ) -> RolloutPlan:
     """Return which bindings of a placement are updated, deleted and held back now."""
+    if not any(_is_waiting(binding, release) for binding in bindings):
+        return RolloutPlan(confirm=tuple(filter(_is_held, bindings)))
     ready = leaving = becoming = 0
     waits: list[float] = []
     removals: list[Binding] = []
+    idle: list[Binding] = []
     updates: list[Binding] = []
     failed: list[Binding] = []
     binds: list[Binding] = []
@@ -113,23 +118,36 @@ def plan(
         if binding.deleting:
             leaving += is_ready
         elif state == BindingState.UNSCHEDULED:
-            removals.append(binding)
+            (removals if is_ready or wait_s is not None else idle).append(binding)
         elif not release.is_of(binding):
             (failed if has_failed(binding) else updates).append(binding)
         elif _is_held(binding):
             confirm.append(binding)
-    most = max(ready - leaving - (target - _number(strategy.max_unavailable, target)), 0)
+    spare = ready - leaving - (target - _number(strategy.max_unavailable, target))
+    most = max(spare, 0)
     removed = removals[:most]
     updated = updates[: most - len(removed)]
+    ended = idle if spare >= 0 else []
     most_new = max(target + _number(strategy.max_surge, target) - becoming, 0)
     bound = binds[:most_new]
     held += [*updates[len(updated) :], *binds[len(bound) :]]
     return RolloutPlan(
         release=(*failed, *updated, *bound),
-        remove=tuple(removed),
+        remove=(*ended, *removed),
         hold=tuple(held),
         confirm=tuple(confirm),
         again_s=min(waits, default=None) if held or removals[len(removed) :] else None,
+    )
+
+
+def _is_waiting(binding: Binding, release: Release) -> bool:
+    """Whether a binding is to be changed or deleted, so that the limits of the rolling update apply
+    to it.
+
+    Mostly no binding is: each report of a cluster makes a plan for all of them.
+    """
+    return (
+        binding.deleting or binding.spec.state != BindingState.BOUND or not release.is_of(binding)
     )
 
 
@@ -168,10 +186,10 @@ def release_spec(release: Release, strategy: ApplyStrategy) -> Json:
 
 def strategy_spec(strategy: ApplyStrategy) -> Json:
     """Return an apply strategy for a merge patch; optional fields that are not set are null."""
-    return {
-        "allowCoOwnership": None,
-        "serverSideApplyConfig": None,
-    } | document(strategy)
+    spec: Json = {"allowCoOwnership": None, "serverSideApplyConfig": None} | document(strategy)
+    if spec["serverSideApplyConfig"] is not None:
+        spec["serverSideApplyConfig"] = {"force": None} | spec["serverSideApplyConfig"]
+    return spec
 
 
 def strategy_patch(binding: Binding, strategy: ApplyStrategy) -> Json:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from kubeocean.api.fleet import names
-from kubeocean.api.fleet.bindings import Binding
+from kubeocean.api.fleet.bindings import Binding, BindingState
 from kubeocean.api.fleet.clusters import MemberCluster
 from kubeocean.api.fleet.conditions import SCHEDULED
 from kubeocean.api.fleet.kinds import scope_of
@@ -141,8 +141,8 @@ class Scheduler:
         self._enqueue_parent(new if new is not None else old)
 
     def _binding_changed(self, old: Binding | None, new: Binding | None) -> None:
-        """Enqueue the placement of a binding, so that a deleted binding is created again."""
-        if old is None or new is None or old.deleting != new.deleting:
+        """Enqueue the placement of a binding that was deleted, or whose decision was edited."""
+        if old is None or new is None or _decision_marks(old) != _decision_marks(new):
             self._enqueue_parent(new if new is not None else old)
 
     def _enqueue_parent(self, obj: PolicySnapshot | Binding | None) -> None:
@@ -297,6 +297,17 @@ class Scheduler:
 
 def _policy_marks(snapshot: PolicySnapshot) -> tuple[object, ...]:
     return snapshot.labels, snapshot.annotations, snapshot.spec
+
+
+def _decision_marks(binding: Binding) -> tuple[object, ...]:
+    """Return the fields of a binding on which the next cycle depends."""
+    spec = binding.spec
+    return (
+        binding.deleting,
+        spec.target_cluster,
+        spec.scheduling_policy_snapshot_name,
+        spec.state == BindingState.UNSCHEDULED,
+    )
 
 
 def _farewell(placement: Placement, binding: Binding) -> Json | None:

@@ -3,12 +3,13 @@
 The discovery of an API server may be incomplete while the server starts, or while an aggregated
 server does not answer. A kind that is briefly missing in discovery must not look as if all of its
 objects were deleted: such a kind counts as gone only if its CustomResourceDefinition or its
-APIService is gone.
+APIService is gone. A program that has just started does not know such kinds; of a placement it
+knows the kinds of the objects that were selected last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kubeocean.runtime.objects import GroupVersionKind, Resource, Untyped
@@ -63,6 +64,32 @@ class ServedKinds:
         """Return the CustomResourceDefinitions whose kind is missing in discovery."""
         known = {_definition_name(resource) for resource in self.resources.values()}
         return sorted(name for name in definitions if name not in known)
+
+    def unread(
+        self,
+        kinds: Iterable[GroupVersionKind],
+        definitions: Collection[str],
+        services: Container[str],
+    ) -> list[GroupVersionKind]:
+        """Return which of these kinds discovery omits although the hub may still serve them.
+
+        A kind may be served if a CustomResourceDefinition of its group has not been discovered, or
+        if nothing of an APIService has, as of an aggregated server that does not answer.
+        """
+        missing = [kind for kind in kinds if kind not in self.resources]
+        if not missing:
+            return []
+        groups = {name.partition(".")[2] for name in self.undiscovered(definitions)}
+        versions = {(each.group, each.version) for each in self.resources}
+        return [
+            kind
+            for kind in missing
+            if kind.group in groups
+            or (
+                (kind.group, kind.version) not in versions
+                and f"{kind.version}.{kind.group}" in services
+            )
+        ]
 
     def _still_exists(
         self,

@@ -6,7 +6,7 @@ metadata, and reads only those objects in full whose version it has not read bef
 
 New kinds appear with CustomResourceDefinitions and APIServices: a change of one of these makes the
 reader read the server's discovery again. While a placement names a kind that the server does not
-have, discovery is also read by a timer.
+have, or has selected objects of such a kind, discovery is also read by a timer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.schema import document
-from kubeocean.errors import ApiError, ConfigError, NotFound, ServerTimeout
+from kubeocean.errors import ApiError, ConfigError, InternalError, NotFound, ServerTimeout
 from kubeocean.fleet.caches import RecentContents
 from kubeocean.fleet.selection.kinds import ServedKinds
 from kubeocean.fleet.selection.matching import (
@@ -102,12 +102,13 @@ class SelectionReader:
         self._clock = clock or RealClock()
         self._discovery = Discovery(client, clock=self._clock)
         self._kinds = ServedKinds()
-        self._began_at = self._clock.monotonic()
+        self._began_at: float | None = None  # of the first read: a standby may wait for days
         self._by_resource: dict[Resource[Untyped], GroupVersionKind] = {}
         self._stale = asyncio.Event()
         self._selections: dict[Key, _Selection] = {}
         # Namespaces that are deleted, with their UIDs, until the cache shows the deletion
         self._deleted: dict[str, str] = {}
+        self._waiting: set[Key] = set()  # placements for which discovery omits a selected kind
         # By placement, namespaces in which selected objects were deleted
         self._shrunk: dict[Key, set[str]] = {}
         self._handlers: list[Callable[[Key], None]] = []
@@ -148,6 +149,7 @@ class SelectionReader:
     def forget(self, placement: Key) -> None:
         """Stop watching for a deleted placement."""
         self._selections.pop(placement, None)
+        self._waiting.discard(placement)
         self._shrunk.pop(placement, None)
         self._pool.need(placement, ())
 
@@ -171,10 +173,12 @@ class SelectionReader:
         """Return the cleaned objects that a placement selects, in their order.
 
         :raises ConfigError: the selectors are a mistake of the user.
-        :raises ApiError: objects cannot be read now.
+        :raises ApiError: objects cannot be read now, or discovery omits a kind that the placement
+            has selected and that may still exist.
         """
         await self._namespaces.synced()
         await self._ensure_kinds()
+        self._check_kinds(placement)
         shrunk = self._shrunk.pop(placement.key, set())
         try:
             await self._check_namespaces(shrunk)
@@ -320,7 +324,9 @@ class SelectionReader:
             try:
                 await within(self._clock, _POLL_S, self._stale.wait)
             except TimeoutError:
-                if any(each.names_unknown_kind for each in self._selections.values()):
+                if self._waiting or any(
+                    each.names_unknown_kind for each in self._selections.values()
+                ):
                     await self._refresh()
                 continue
             self._stale.clear()
@@ -334,6 +340,8 @@ class SelectionReader:
         except ApiError as error:
             _log.warning("Failed to discover the kinds that the hub serves", error=str(error))
             return
+        for placement in tuple(self._waiting):
+            self._report(placement)
         if not changed:
             return
         before = self._kinds.resources.keys()
@@ -357,6 +365,8 @@ class SelectionReader:
         await self._api_services.synced()
         if not self._kinds.resources:
             self._take(await self._discovery.resources())
+        if self._began_at is None:
+            self._began_at = self._clock.monotonic()
         if self._clock.monotonic() - self._began_at > _INCOMPLETE_S:
             return
         if self._kinds.undiscovered(_names(self._definitions)):
@@ -364,6 +374,29 @@ class SelectionReader:
             self._take(await self._discovery.resources())
         if missing := self._kinds.undiscovered(_names(self._definitions)):
             raise ServerTimeout(f"the hub does not offer all kinds yet: {', '.join(missing)}")
+
+    def _check_kinds(self, placement: Placement) -> None:
+        """Refuse to select for a placement while a kind of its objects is not read.
+
+        Discovery is read by a timer until then, and the placement is reported after each read.
+
+        :raises ServerTimeout: discovery omits a kind that may still exist.
+        """
+        selected = dict.fromkeys(
+            GroupVersionKind(each.group, each.version, each.kind)
+            for each in placement.status.selected_resources
+        )
+        self._waiting.discard(placement.key)
+        if unread := self._unread(selected):
+            self._waiting.add(placement.key)
+            kinds = ", ".join(f"{each.kind} of {each.group or 'core'}" for each in unread)
+            raise ServerTimeout(
+                "the API server of the hub does not serve kinds that the placement selected before:"
+                f" {kinds}; its objects stay until they are served"
+            )
+
+    def _unread(self, kinds: Iterable[GroupVersionKind]) -> list[GroupVersionKind]:
+        return self._kinds.unread(kinds, _names(self._definitions), _names(self._api_services))
 
     def _take(self, served: Iterable[ApiResource]) -> None:
         self._kinds = self._kinds.updated(
@@ -428,6 +461,12 @@ class SelectionReader:
         read: dict[tuple[Resource[Untyped], Key], bytes] = {}
 
         def keep(resource: Resource[Untyped], obj: Untyped) -> None:
+            if not obj.raw:
+                raise InternalError(
+                    f"{resource} {obj.key} is nested too deeply to be placed; change the"
+                    " placement's resourceSelectors so that they do not select it, or reduce its"
+                    " nesting"
+                )
             read[resource, obj.key] = raw = bytes(obj.raw)
             self._contents.put(obj.uid, obj.resource_version, raw, len(raw))
 

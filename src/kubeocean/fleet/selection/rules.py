@@ -42,11 +42,12 @@ class NamespaceFilter:
     skipped: frozenset[str] = frozenset()
 
     def allows(self, namespace: str) -> bool:
-        return not (
-            namespace.startswith(_RESERVED_PREFIXES)
-            or namespace == "default"
-            or namespace in self.skipped
-        )
+        """Whether a ClusterResourcePlacement may place the namespace."""
+        return namespace != "default" and self.allows_objects(namespace)
+
+    def allows_objects(self, namespace: str) -> bool:
+        """Whether a ResourcePlacement may place objects of the namespace; of `default` it may."""
+        return not (namespace.startswith(_RESERVED_PREFIXES) or namespace in self.skipped)
 
 
 @dataclass(frozen=True, slots=True)

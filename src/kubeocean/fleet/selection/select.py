@@ -8,9 +8,9 @@ it (`NamespaceWithResources`, the default), alone (`NamespaceOnly`), or with the
 other selectors name in it (`NamespaceWithResourceSelectors`). A ResourcePlacement selects in its
 own namespace.
 
-Some selections are mistakes, which raise a ConfigError: a namespace by its reserved name, an object
-twice, a kind of the wrong scope. Others select nothing: a name that no object has, a kind that is
-never placed or that the hub does not serve yet.
+Some selections are mistakes, which raise a ConfigError: a namespace by its reserved name, objects
+of a reserved namespace, an object twice, a kind of the wrong scope. Others select nothing: a name
+that no object has, a kind that is never placed or that the hub does not serve yet.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def queries(selectors: Iterable[Json], placement: Key, hub: HubKinds) -> tuple[Q
     :raises ConfigError: the selectors contradict each other, the scope, or a reserved name.
     """
     selectors = list(selectors)
+    if placement.namespace and not hub.allowed_namespaces.allows_objects(placement.namespace):
+        raise ConfigError(
+            f"namespace {placement.namespace} is not allowed to propagate: it begins with kube- or"
+            " fleet-, or is in --skipped-propagating-namespaces; create the ResourcePlacement in"
+            " another namespace"
+        )
     namespace = placement.namespace or _chosen_namespace(selectors, hub)
     wanted: list[Query] = []
     for selector in selectors:

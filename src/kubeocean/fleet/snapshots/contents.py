@@ -6,8 +6,10 @@ read serves all bindings of a placement, and its status.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -16,6 +18,7 @@ from kubeocean.api.fleet.placements import ResourceIdentifier
 from kubeocean.api.fleet.schema import Part
 from kubeocean.fleet.caches import RecentContents
 from kubeocean.fleet.snapshots.plan import Group
+from kubeocean.fleet.works.views import objects_digest
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import GroupVersionKind, Meta, Object, Resource, Untyped
 
@@ -47,6 +50,11 @@ class SnapshotContent:
 
     objects: tuple[msgspec.Raw, ...]
     identifiers: tuple[ResourceIdentifier, ...]
+    digest: str
+
+    @classmethod
+    def of(cls, objects: tuple[msgspec.Raw, ...]) -> SnapshotContent:
+        return cls(objects, identifiers(objects), objects_digest(objects))
 
 
 def identifiers(objects: tuple[msgspec.Raw, ...]) -> tuple[ResourceIdentifier, ...]:
@@ -73,11 +81,14 @@ class SnapshotContents:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._recent: RecentContents[SnapshotContent] = RecentContents()
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID
 
     def keep(self, snapshot: Object, objects: tuple[msgspec.Raw, ...]) -> None:
         """Keep the content of a resource snapshot that this program wrote."""
-        content = SnapshotContent(objects, identifiers(objects))
-        size = sum(len(bytes(raw)) for raw in objects)
+        self._keep(snapshot, SnapshotContent.of(objects))
+
+    def _keep(self, snapshot: Object, content: SnapshotContent) -> None:
+        size = sum(len(bytes(raw)) for raw in content.objects)
         self._recent.put(snapshot.uid, str(snapshot.metadata.generation), content, size)
 
     async def of(self, snapshot: Untyped) -> SnapshotContent:
@@ -86,15 +97,17 @@ class SnapshotContents:
         :raises NotFound: the snapshot does not exist any more.
         """
         version = str(snapshot.metadata.generation)
-        content = self._recent.get(snapshot.uid, version)
-        if content is not None:
+        if (content := self._recent.get(snapshot.uid, version)) is not None:
             return content
-        resource = _raw(scope_of(snapshot.key).resource_snapshots)
-        stored = await self._client.get(resource, snapshot.name, snapshot.namespace)
-        self.keep(stored, stored.spec.selected_resources)
-        return SnapshotContent(
-            stored.spec.selected_resources, identifiers(stored.spec.selected_resources)
-        )
+        # Many bindings ask for one snapshot at a time; the first one reads it for all
+        async with self._reading.setdefault(snapshot.uid, asyncio.Lock()):
+            if (content := self._recent.get(snapshot.uid, version)) is not None:
+                return content
+            resource = _raw(scope_of(snapshot.key).resource_snapshots)
+            stored = await self._client.get(resource, snapshot.name, snapshot.namespace)
+            content = SnapshotContent.of(stored.spec.selected_resources)
+            self._keep(stored, content)
+            return content
 
     async def identifiers_of(self, group: Group) -> tuple[ResourceIdentifier, ...]:
         """Return the ResourceIdentifiers of all objects in a group of snapshots, in their order."""

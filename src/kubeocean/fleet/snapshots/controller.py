@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubeocean.api.fleet import names
+from kubeocean.api.fleet.conditions import SCHEDULED, PlacementReason
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement, StatusReportingScope
 from kubeocean.api.fleet.strategies import RolloutStrategyType
@@ -36,6 +37,7 @@ from kubeocean.fleet.snapshots.plan import (
     Delays,
     ReuseGroup,
     WaitForChanges,
+    latest_policy,
     plan_policy,
     plan_resources,
 )
@@ -44,7 +46,15 @@ from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import GroupVersionKind, Json, Key, Object, ObjectT, Resource
+from kubeocean.runtime.objects import (
+    GroupVersionKind,
+    Json,
+    Key,
+    Object,
+    ObjectT,
+    Resource,
+    find_condition,
+)
 
 __all__ = ["SelectionResult", "Snapshots", "selected_namespace"]
 
@@ -144,6 +154,10 @@ class Snapshots:
         except ConfigError as error:
             self._report(placement, str(error))
             return After(_USER_ERROR_S)
+        except ApiError:
+            if self.result(placement) is None and self._was_selected(placement):
+                self._report(placement)  # the snapshots of an earlier leader hold until the retry
+            raise
         content = await in_thread(
             lambda: selected_content(objects), many=len(objects) > _MANY_OBJECTS
         )
@@ -162,6 +176,19 @@ class Snapshots:
         await self._ensure_policy(placement)
         self._report(placement)
         return outcome
+
+    def _was_selected(self, placement: Placement) -> bool:
+        """Whether an earlier leader has selected objects for this generation of a placement."""
+        type_ = f"{scope_of(placement.key).prefix}{SCHEDULED.name}"
+        scheduled = find_condition(placement.status.conditions, type_)
+        if scheduled is None or scheduled.reason == PlacementReason.INVALID_SELECTORS:
+            return False
+        latest = latest_policy(self._caches.policy_snapshots.of(placement.key))
+        generation = str(placement.metadata.generation)
+        return (
+            latest is not None
+            and latest.annotations.get(names.ANNOTATION_PLACEMENT_GENERATION) == generation
+        )
 
     def _report(self, placement: Placement, error: str = "") -> None:
         result = SelectionResult(placement.uid, placement.metadata.generation, error)

@@ -324,7 +324,7 @@ def _used_indexes(
             index_in_name(placement.name, binding.spec.resource_snapshot_name)
             for binding in bindings
         ),
-        *(names.parse_index({"": text}, "") or -1 for text in observed if text),
+        *(index for text in observed if (index := names.parse_index({"": text}, "")) is not None),
     ]
 
 

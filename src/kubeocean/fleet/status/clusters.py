@@ -25,7 +25,7 @@ from kubeocean.api.fleet.strategies import RolloutStrategyType
 from kubeocean.fleet.steps import Judgement, chain_of, fresh, settle, walk
 from kubeocean.runtime.objects import Condition, find_condition
 
-__all__ = ["cluster_entries"]
+__all__ = ["cluster_entries", "has_finished"]
 
 _UNKNOWN: Final[Mapping[str, str]] = {
     ROLLOUT_STARTED.name: "The rollout to the cluster has not been observed yet",
@@ -72,6 +72,19 @@ def cluster_entries(
                 entry = _rolling_entry(placement, decision, binding, before, latest, now)
             picked.append(entry)
     return (*picked, *_lacking(placement, decisions, len(picked), now))
+
+
+def has_finished(binding: Binding, last_step: str) -> bool:
+    """Whether the last condition of a binding's present generation is True."""
+    conditions = binding.status.conditions
+    if not conditions or binding.deleting:
+        return False
+    last = conditions[-1]
+    return (
+        last.type == last_step
+        and last.status == "True"
+        and last.observed_generation == binding.metadata.generation
+    )
 
 
 def _rolling_entry(

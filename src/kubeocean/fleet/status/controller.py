@@ -1,7 +1,8 @@
 """The controller of placement statuses: reports the progress of the other placement controllers.
 
 A status is written as a whole, at an interval that grows with the number of clusters: a placement
-on many clusters does not cause one write for each cluster. The copy in a namespace is written
+on many clusters does not cause one write for each cluster. When the last cluster has finished, the
+status is written at once. The copy in a namespace is written
 first: the condition about the copy is part of the placement's status. A placement that writes
 statuses onto the hub's objects has a further condition about these writes, which is an extension.
 """
@@ -26,15 +27,16 @@ from kubeocean.api.fleet.placements import (
 from kubeocean.api.fleet.strategies import RolloutStrategyType
 from kubeocean.errors import Forbidden, Invalid, NotFound
 from kubeocean.fleet.back_report.controller import BackReports
-from kubeocean.fleet.back_report.plan import kept_condition, without_back_report
+from kubeocean.fleet.back_report.plan import kept_condition, picked_clusters, without_back_report
 from kubeocean.fleet.caches import HubCaches, parent_of
 from kubeocean.fleet.extensions import Extensions
 from kubeocean.fleet.metrics import PlacementMetrics, measured
 from kubeocean.fleet.snapshots.contents import SnapshotContents
 from kubeocean.fleet.snapshots.controller import Snapshots, selected_namespace
 from kubeocean.fleet.snapshots.plan import Group, groups, latest_policy, usable_group
-from kubeocean.fleet.status.clusters import cluster_entries
+from kubeocean.fleet.status.clusters import cluster_entries, has_finished
 from kubeocean.fleet.status.mirror import (
+    is_same_copy,
     mirror_document,
     mirror_patch,
     source_status,
@@ -49,20 +51,21 @@ from kubeocean.fleet.status.placement import (
     placement_status,
     trimmed,
 )
+from kubeocean.fleet.steps import chain_of
 from kubeocean.fleet.writes import in_thread, write_status
 from kubeocean.runtime.client import Client, JsonPatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Key, Object
+from kubeocean.runtime.objects import Key, Object, find_condition
 
 __all__ = ["Statuses"]
 
 _NAME: Final = "fleet-status"
 _WORKERS: Final = 8
-_INTERVAL_S: Final = 0.2  # between two writes of one status
+_INTERVAL_S: Final = 0.2  # between two writes of one status, unless all clusters have finished
 _MANY_CLUSTERS: Final = 100  # a status of more clusters would block the event loop for too long
-_INTERVAL_PER_CLUSTER_S: Final = 0.002
+_INTERVAL_PER_CLUSTER_S: Final = 0.005
 
 
 @dataclass(slots=True)
@@ -157,7 +160,7 @@ class Statuses:
         if placement.deleting or result is None:
             return Done()  # the selection result enqueues the placement again
         left_s = self._left_s(placement)
-        if left_s > 0:
+        if left_s > 0 and not self._has_finished(placement):
             return After(left_s)
         now = text_of(self._clock.now())
         if result.error:
@@ -179,6 +182,21 @@ class Statuses:
         clusters = len(placement.status.placement_statuses)
         interval_s = _INTERVAL_S + clusters * _INTERVAL_PER_CLUSTER_S
         return record.wrote_at + interval_s - self._clock.monotonic()
+
+    def _has_finished(self, placement: Placement) -> bool:
+        """Whether all picked clusters have finished and the placement's status does not show it."""
+        last = chain_of(placement.spec.strategy.apply_strategy)[-1].name
+        type_ = f"{scope_of(placement.key).prefix}{last}"
+        shown = find_condition(placement.status.conditions, type_)
+        if shown is not None and shown.status == "True":
+            return False
+        snapshot = latest_policy(self._caches.policy_snapshots.of(placement.key))
+        if snapshot is None or not is_scheduled(placement, snapshot):
+            return False
+        finished = sum(
+            has_finished(binding, last) for binding in self._caches.bindings.of(placement.key)
+        )
+        return finished >= len(picked_clusters(snapshot))
 
     async def _write(self, placement: Placement, status: PlacementStatus) -> None:
         resource = scope_of(placement.key).placements
@@ -265,8 +283,8 @@ class Statuses:
             if mirror is None:
                 body = mirror_document(placement, namespace, source, now)
                 self._caches.mirrors.wrote(await self._client.create(resource, body))
-            elif mirror.source_status != source:
-                patch = JsonPatch(mirror_patch(mirror, source, now))
+            elif not is_same_copy(placement, mirror, source):
+                patch = JsonPatch(mirror_patch(placement, mirror, source, now))
                 self._caches.mirrors.wrote(
                     await self._client.patch(resource, placement.name, patch, namespace)
                 )

@@ -26,6 +26,7 @@ from kubeocean.fleet.snapshots.documents import owner_reference
 from kubeocean.runtime.objects import Condition, Json, set_condition
 
 __all__ = [
+    "is_same_copy",
     "mirror_document",
     "mirror_patch",
     "source_status",
@@ -57,12 +58,22 @@ def mirror_document(
     }
 
 
+def is_same_copy(
+    placement: Placement, mirror: ClusterResourcePlacementStatus, source: PlacementStatus
+) -> bool:
+    """Whether a copy has this status, and is garbage-collected together with the placement."""
+    owners = mirror.metadata.owner_references or ()
+    return mirror.source_status == source and [each.uid for each in owners] == [placement.uid]
+
+
 def mirror_patch(
-    mirror: ClusterResourcePlacementStatus, source: PlacementStatus, now: str
+    placement: Placement, mirror: ClusterResourcePlacementStatus, source: PlacementStatus, now: str
 ) -> list[Json]:
-    """Return the JSON patch that replaces the status in this version of the copy."""
+    """Return the JSON patch that replaces status and owner in this version of the copy."""
+    owners = [owner_reference(CLUSTER_RESOURCE_PLACEMENTS, placement)]
     return [
         {"op": "replace", "path": "/metadata/resourceVersion", "value": mirror.resource_version},
+        {"op": "add", "path": "/metadata/ownerReferences", "value": owners},
         {"op": "replace", "path": "/sourceStatus", "value": document(source)},
         {"op": "replace", "path": "/lastUpdatedTime", "value": now},
     ]

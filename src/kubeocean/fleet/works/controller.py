@@ -10,8 +10,11 @@ and then removes the finalizers of the Works.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.bindings import Binding, BindingState
@@ -27,14 +30,17 @@ from kubeocean.api.fleet.strategies import (
 from kubeocean.errors import ApiError, NotFound
 from kubeocean.fleet.caches import HubCaches, parent_of
 from kubeocean.fleet.metrics import measured
-from kubeocean.fleet.snapshots.contents import SnapshotContents
+from kubeocean.fleet.snapshots.contents import SnapshotContent, SnapshotContents
 from kubeocean.fleet.snapshots.plan import Group, groups, usable_group
 from kubeocean.fleet.steps import fresh
 from kubeocean.fleet.works.documents import adjust_patch, replace_patch, work_document
 from kubeocean.fleet.works.plan import (
+    DesiredWork,
     WorksPlan,
     belong_to_release,
     desired_works,
+    has_envelopes,
+    plan_kept_works,
     plan_works,
 )
 from kubeocean.fleet.works.report import awaits_works, names_overrides, report
@@ -50,8 +56,12 @@ __all__ = ["Works"]
 
 _NAME: Final = "fleet-works"
 _WORKERS: Final = 32
-_PROCESSING_S: Final = 1.0  # a Work that was just written may be reported on by then
+# A Work that was just written is usually reported on by then. A member that takes longer costs a
+# second status of its binding, which a hub under load should not have to write for most members.
+_PROCESSING_S: Final = 3.0
+_MISSING_S: Final = 1.0  # until a cache that lacks a snapshot is looked at again
 _LONGEST_ERROR: Final = 2000  # characters; a server may repeat a whole object in its answer
+_NO_ENVELOPES: Final = "this hub unpacks no envelopes; the Works of this cluster stay as they are"
 _PRESET: Final = "preset"
 _DELIVERED_STATES: Final = (BindingState.BOUND, BindingState.UNSCHEDULED)
 
@@ -78,7 +88,9 @@ class Works:
         self._client, self._caches, self._contents = client, caches, contents
         self._clock = clock or RealClock()
         self._records: dict[Key, _BindingRecord] = {}
-        # Of Works by UID, as this process wrote or first saw them
+        # By Work of another binding, the bindings that need its name
+        self._blocked: dict[Key, set[Key]] = {}
+        # Of Works by UID, as this process wrote them or first compared them with their snapshots
         self._generations: dict[str, int] = {}
         self.controller: Controller[Key] = Controller(
             _NAME,
@@ -117,11 +129,9 @@ class Works:
                 self.controller.enqueue(binding)
         if old is not None and (new is None or new.uid != old.uid):
             self._generations.pop(old.uid, None)
-        if new is None and old is not None and (placement := placement_of_work(old)) is not None:
-            # The name of the Work is free for another binding of the placement to the same cluster
-            for binding_ in self._caches.bindings.of(placement):
-                if names.member_namespace(binding_.spec.target_cluster) == old.namespace:
-                    self.controller.enqueue(binding_.key)
+        if old is not None and (new is None or binding_of_work(new) != binding_of_work(old)):
+            for waiting in self._blocked.pop(old.key, ()):  # the name of the Work may be free now
+                self.controller.enqueue(waiting)
 
     def _member_changed(self, old: MemberCluster | None, new: MemberCluster | None) -> None:
         if (old is None) == (new is None):
@@ -146,6 +156,7 @@ class Works:
         if binding is None:
             self._records.pop(key, None)
             return await self._remove_orphans(key)
+        await self._remove_strays(binding)
         if binding.deleting:
             return await self._delete(binding)
         placement = parent_of(binding)
@@ -156,7 +167,7 @@ class Works:
         if names_overrides(binding):
             return await self._refresh(placement, binding)
         if not self._is_released(placement, binding):
-            if not self._caches.works_of(key):
+            if not self._caches.works_of(binding):
                 return Done()
             return await self._refresh(placement, binding)
         return await self._deliver(placement, binding)
@@ -181,22 +192,31 @@ class Works:
         return parent is not None and parent.spec.strategy.type == RolloutStrategyType.EXTERNAL
 
     async def _deliver(self, placement: Key, binding: Binding) -> Outcome:
-        existing = self._caches.works_of(binding.key)
+        existing = self._caches.works_of(binding)
+        if has_envelopes(existing):
+            return await self._report_failure(placement, binding, _NO_ENVELOPES)
         group = self._group(placement, binding)
         if group is None:
-            if belong_to_release(existing, binding):
-                return await self._refresh(placement, binding)  # the snapshots were pruned
-            return await self._report_missing(placement, binding)
+            if not belong_to_release(existing, binding):
+                return await self._report_missing(placement, binding)
+            kept = plan_kept_works(binding, existing, self._report_back(placement))
+            return await self._carry_out(placement, binding, kept)
         namespace = names.member_namespace(binding.spec.target_cluster)
+        wanted = desired_works(placement, binding, group, self._report_back(placement))
+        await self._compare_unknown(binding, wanted, existing)
         decided = plan_works(
             binding.key,
-            desired_works(placement, binding, group, self._report_back(placement)),
+            wanted,
             existing,
             lambda name: self._caches.works.get(Key(namespace, name)),
             self._is_edited,
         )
         if decided.blocked:
             return await self._report_blocked(placement, binding, decided.blocked[0])
+        return await self._carry_out(placement, binding, decided)
+
+    async def _carry_out(self, placement: Key, binding: Binding, decided: WorksPlan) -> Outcome:
+        """Write the planned Works; if there is nothing to write, the status of the binding."""
         if decided:
             try:
                 await self._write(binding, decided)
@@ -237,8 +257,8 @@ class Works:
         for existing, work in decided.replace:
             body = replace_patch(existing, work, contents[work.snapshot.name])
             await self._patch_work(binding.key, existing, body)
-        for existing, work in decided.adjust:
-            await self._patch_work(binding.key, existing, adjust_patch(existing, work))
+        for existing, settings in decided.adjust:
+            await self._patch_work(binding.key, existing, adjust_patch(existing, settings))
         for obsolete in decided.delete:
             await self._delete_work(binding.key, obsolete)
 
@@ -259,8 +279,32 @@ class Works:
         self._generations[work.uid] = work.metadata.generation
         self._caches.wrote_work(binding, work)
 
+    async def _compare_unknown(
+        self, binding: Binding, wanted: Iterable[DesiredWork], existing: Iterable[CachedWork]
+    ) -> None:
+        """Compare the manifests of Works that this process has not seen before with snapshots.
+
+        A Work may have been edited while no hub ran. Its generation then counts as newer than the
+        one that a hub wrote.
+        """
+        snapshots = {each.name: each.snapshot for each in wanted}
+        for work in existing:
+            if work.uid in self._generations or work.name not in snapshots:
+                continue
+            if not belong_to_release([work], binding):
+                continue  # gets other manifests anyway
+            content = await self._contents.of(snapshots[work.name])
+            is_same = work.digest == content.digest or await self._has_objects(work, content)
+            self._generations[work.uid] = work.metadata.generation - (not is_same)
+
+    async def _has_objects(self, work: CachedWork, content: SnapshotContent) -> bool:
+        """Return whether the manifests of a Work equal objects that are encoded differently."""
+        stored = await self._client.get(CACHED_WORKS, work.name, work.namespace)
+        manifests = [msgspec.json.decode(each) for each in stored.spec.workload.manifests]
+        return manifests == [msgspec.json.decode(each) for each in content.objects]
+
     def _is_edited(self, work: CachedWork) -> bool:
-        """Whether the spec of a Work is not the one that this process wrote or first saw."""
+        """Whether the spec of a Work is not the one that a hub wrote, as far as is known."""
         generation = work.metadata.generation
         return generation > self._generations.setdefault(work.uid, generation)
 
@@ -272,7 +316,7 @@ class Works:
 
     async def _refresh(self, placement: Key, binding: Binding) -> Outcome:
         """Write the status of a binding from the status of its Works."""
-        works = self._caches.works_of(binding.key)
+        works = self._caches.works_of(binding)
         if awaits_works(binding, works):
             record = self._records.get(binding.key)
             if record is not None:
@@ -315,16 +359,17 @@ class Works:
             )
         except NotFound as error:
             return await self._report_failure(placement, binding, str(error))
-        return After(_PROCESSING_S)  # the cache does not show all snapshots yet
+        return After(_MISSING_S)  # the cache does not show all snapshots yet
 
     async def _report_blocked(self, placement: Key, binding: Binding, work: CachedWork) -> Outcome:
+        self._blocked.setdefault(work.key, set()).add(binding.key)
         error = f"Work {work.key} belongs to another binding"
         if not work.deleting and placement_of_work(work) != placement:
             return await self._report_failure(placement, binding, error)
         return Done()  # an event of its deletion follows
 
     async def _report_failure(self, placement: Key, binding: Binding, error: str) -> Outcome:
-        works, error = self._caches.works_of(binding.key), error[:_LONGEST_ERROR]
+        works, error = self._caches.works_of(binding), error[:_LONGEST_ERROR]
         await self._write_status(placement, binding, works, error)
         return Stuck("SyncWorkFailed", error)
 
@@ -332,7 +377,7 @@ class Works:
 
     async def _delete(self, binding: Binding) -> Outcome:
         """Delete the Works of a binding, and drop the binding's finalizer when they are gone."""
-        works = self._caches.works_of(binding.key)
+        works = self._caches.works_of(binding)
         if not works:
             present = binding.metadata.finalizers or ()
             if names.FINALIZER_WORK in present:
@@ -361,9 +406,19 @@ class Works:
             metadata = {"resourceVersion": work.resource_version, "annotations": {name: value}}
             await self._patch_work(binding, work, {"metadata": metadata})
 
+    async def _remove_strays(self, binding: Binding) -> None:
+        """Delete Works that name a binding in the namespace of another cluster than the binding's.
+
+        This happens if the member of that cluster changed the label, or a user edited the binding.
+        """
+        namespace = names.member_namespace(binding.spec.target_cluster)
+        for work in self._caches.works_naming(binding.key):
+            if work.namespace != namespace and not work.deleting:
+                await self._delete_work(binding.key, work)
+
     async def _remove_orphans(self, key: Key) -> Outcome:
         """Delete Works whose binding was removed without its finalizers."""
-        works = [work for work in self._caches.works_of(key) if not work.deleting]
+        works = [work for work in self._caches.works_naming(key) if not work.deleting]
         if not works:
             return Done()
         try:

@@ -18,7 +18,7 @@ from kubeocean.api.fleet.strategies import ReportBackStrategy, ReportBackType
 from kubeocean.api.fleet.works import WORKS
 from kubeocean.fleet.rollout.plan import strategy_spec
 from kubeocean.fleet.snapshots.documents import owner_reference
-from kubeocean.fleet.works.plan import DesiredWork
+from kubeocean.fleet.works.plan import DesiredWork, WorkSettings
 from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Json
 
@@ -34,11 +34,12 @@ def work_document(
     agent a write. A ResourceBinding cannot own an object of another namespace: its Works are found
     by labels.
     """
+    settings = work.settings
     metadata: Json = {
         "name": work.name,
         "namespace": names.member_namespace(binding.spec.target_cluster),
-        "labels": work.labels,
-        "annotations": work.annotations,
+        "labels": settings.labels,
+        "annotations": settings.annotations,
     }
     if preset_finalizer:
         metadata["finalizers"] = [names.FINALIZER_WORK]
@@ -47,10 +48,10 @@ def work_document(
         metadata["ownerReferences"] = [owner_reference(resource, binding, controller=False)]
     spec: Json = {
         "workload": {"manifests": list(objects)},
-        "applyStrategy": document(work.apply_strategy),
+        "applyStrategy": document(settings.apply_strategy),
     }
-    if work.report_back.type != ReportBackType.DISABLED:
-        spec["reportBackStrategy"] = document(work.report_back)
+    if settings.report_back.type != ReportBackType.DISABLED:
+        spec["reportBackStrategy"] = document(settings.report_back)
     return {
         "apiVersion": WORKS.api_version,
         "kind": WORKS.kind,
@@ -61,22 +62,22 @@ def work_document(
 
 def replace_patch(existing: CachedWork, work: DesiredWork, objects: Sequence[msgspec.Raw]) -> Json:
     """Return the patch that gives a Work the manifests of another release."""
-    patch = adjust_patch(existing, work)
+    patch = adjust_patch(existing, work.settings)
     patch["spec"]["workload"] = {"manifests": list(objects)}
     return patch
 
 
-def adjust_patch(existing: CachedWork, work: DesiredWork) -> Json:
-    """Return the patch of a Work's metadata and settings, without its manifests."""
+def adjust_patch(existing: CachedWork, settings: WorkSettings) -> Json:
+    """Return the patch of a Work's metadata and strategies, without its manifests."""
     return {
         "metadata": {
             "resourceVersion": existing.resource_version,
-            "labels": work.labels,
-            "annotations": work.annotations,
+            "labels": settings.labels,
+            "annotations": settings.annotations,
         },
         "spec": {
-            "applyStrategy": strategy_spec(work.apply_strategy),
-            "reportBackStrategy": _report_back(work.report_back),
+            "applyStrategy": strategy_spec(settings.apply_strategy),
+            "reportBackStrategy": _report_back(settings.report_back),
         },
     }
 

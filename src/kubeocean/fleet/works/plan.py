@@ -21,13 +21,34 @@ from kubeocean.runtime.objects import Key, Untyped
 
 __all__ = [
     "DesiredWork",
+    "WorkSettings",
     "WorksPlan",
     "belong_to_release",
     "desired_works",
+    "has_envelopes",
+    "plan_kept_works",
     "plan_works",
     "work_annotations",
     "work_labels",
 ]
+
+
+class WorkSettings(NamedTuple):
+    """Metadata and strategies of a Work, without its manifests."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    apply_strategy: ApplyStrategy
+    report_back: ReportBackStrategy
+
+    def differ_from(self, work: CachedWork) -> bool:
+        """Whether a Work has other settings."""
+        return (
+            _has_other(work.labels, self.labels)
+            or _has_other(work.annotations, self.annotations)
+            or work.spec.apply_strategy != self.apply_strategy
+            or work.spec.report_back_strategy != self.report_back
+        )
 
 
 class DesiredWork(NamedTuple):
@@ -35,10 +56,7 @@ class DesiredWork(NamedTuple):
 
     name: str
     snapshot: Untyped
-    labels: dict[str, str]
-    annotations: dict[str, str]
-    apply_strategy: ApplyStrategy
-    report_back: ReportBackStrategy
+    settings: WorkSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ class WorksPlan:
 
     create: tuple[DesiredWork, ...] = ()
     replace: tuple[tuple[CachedWork, DesiredWork], ...] = ()  # get other manifests
-    adjust: tuple[tuple[CachedWork, DesiredWork], ...] = ()  # keep their manifests
+    adjust: tuple[tuple[CachedWork, WorkSettings], ...] = ()  # keep their manifests
     delete: tuple[CachedWork, ...] = ()
     blocked: tuple[CachedWork, ...] = ()  # have a desired name, and belong to another binding
 
@@ -83,8 +101,12 @@ def desired_works(
     placement: Key, binding: Binding, group: Group, report_back: ReportBackStrategy
 ) -> tuple[DesiredWork, ...]:
     """Return the Works that a binding's release needs; that of the master snapshot is first."""
-    labels = work_labels(placement, binding, group.index)
-    annotations = work_annotations(binding)
+    settings = WorkSettings(
+        work_labels(placement, binding, group.index),
+        work_annotations(binding),
+        binding.spec.apply_strategy,
+        report_back,
+    )
 
     def name_of(snapshot: Untyped) -> str:
         sub_index = names.parse_index(snapshot.annotations, names.ANNOTATION_SUB_INDEX)
@@ -92,17 +114,15 @@ def desired_works(
             return names.work(placement)
         return names.sub_work(placement, sub_index)
 
-    return tuple(
-        DesiredWork(
-            name_of(snapshot),
-            snapshot,
-            labels,
-            annotations,
-            binding.spec.apply_strategy,
-            report_back,
-        )
-        for snapshot in group.members
-    )
+    return tuple(DesiredWork(name_of(snapshot), snapshot, settings) for snapshot in group.members)
+
+
+def has_envelopes(works: Iterable[CachedWork]) -> bool:
+    """Whether another implementation has made Works for the content of envelopes.
+
+    This hub does not unpack envelopes, and would delete such Works as obsolete.
+    """
+    return any(names.LABEL_ENVELOPE_TYPE in work.labels for work in works)
 
 
 def plan_works(
@@ -120,29 +140,50 @@ def plan_works(
     wanted = {each.name: each for each in desired}
     create: list[DesiredWork] = []
     replace: list[tuple[CachedWork, DesiredWork]] = []
-    adjust: list[tuple[CachedWork, DesiredWork]] = []
+    adjust: list[tuple[CachedWork, WorkSettings]] = []
     blocked: list[CachedWork] = []
     for each in wanted.values():
-        work = named(each.name)
+        work, settings = named(each.name), each.settings
         if work is None:
             create.append(each)
-        elif binding_of_work(work) != binding or work.deleting:
+        elif work.deleting or not _is_of(work, binding, settings):
             blocked.append(work)
         elif (
             is_edited(work)
-            or _has_other(work.annotations, each.annotations)
+            or _has_other(work.annotations, settings.annotations)
             or work.labels.get(names.LABEL_PARENT_SNAPSHOT_INDEX)
-            != each.labels[names.LABEL_PARENT_SNAPSHOT_INDEX]
+            != settings.labels[names.LABEL_PARENT_SNAPSHOT_INDEX]
         ):
             replace.append((work, each))
-        elif (
-            _has_other(work.labels, each.labels)
-            or work.spec.apply_strategy != each.apply_strategy
-            or work.spec.report_back_strategy != each.report_back
-        ):
-            adjust.append((work, each))
+        elif settings.differ_from(work):
+            adjust.append((work, settings))
     obsolete = [work for work in existing if work.name not in wanted and not work.deleting]
     return WorksPlan(tuple(create), tuple(replace), tuple(adjust), tuple(obsolete), tuple(blocked))
+
+
+def _is_of(work: CachedWork, binding: Key, settings: WorkSettings) -> bool:
+    """Whether a Work belongs to a binding; also if it lacks only the label that names the binding,
+    which another client may have removed.
+    """
+    if names.LABEL_PARENT_BINDING in work.labels:
+        return binding_of_work(work) == binding
+    parents = (names.LABEL_PARENT_PLACEMENT, names.LABEL_PARENT_NAMESPACE)
+    return all(work.labels.get(name) == settings.labels.get(name) for name in parents)
+
+
+def plan_kept_works(
+    binding: Binding, works: Iterable[CachedWork], report_back: ReportBackStrategy
+) -> WorksPlan:
+    """Compare the strategies of Works whose resource snapshots were pruned with the binding's."""
+    annotations, strategy = work_annotations(binding), binding.spec.apply_strategy
+    wanted = (
+        (work, WorkSettings(dict(work.labels), annotations, strategy, report_back))
+        for work in works
+        if not work.deleting
+    )
+    return WorksPlan(
+        adjust=tuple((work, settings) for work, settings in wanted if settings.differ_from(work))
+    )
 
 
 def _has_other(present: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

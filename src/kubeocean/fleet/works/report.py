@@ -72,7 +72,7 @@ def report(
         *_rollout_started(binding, is_latest=is_latest),
         *walk(chain, generation, lambda step: judges[step.name]()),
     )
-    settled = settle(binding.status.conditions, conditions, now)
+    settled = settle(_comparable(binding, conditions), conditions, now)
     if sync_error or awaits_works(binding, works):
         return ResourceBindingStatus(conditions=settled)
     if _reports_diff(binding) and settled[-1].status != "True":
@@ -84,6 +84,22 @@ def report(
         conditions=settled,
     )
     return fitted(status)
+
+
+def _comparable(binding: Binding, new: Sequence[Condition]) -> list[Condition]:
+    """Return the conditions of a binding whose lastTransitionTime is kept if the new one is equal.
+
+    The time since which untrackable objects count as available begins anew with each generation of
+    the binding: the unavailable period of a rolling update is counted from it, for each release.
+    """
+    available = find_condition(new, AVAILABLE.name)
+    if available is None or available.reason != PlacementReason.NOT_ALL_TRACKABLE:
+        return list(binding.status.conditions)
+    return [
+        each
+        for each in binding.status.conditions
+        if each.type != AVAILABLE.name or each.observed_generation == available.observed_generation
+    ]
 
 
 def _rollout_started(binding: Binding, *, is_latest: bool) -> tuple[Condition, ...]:

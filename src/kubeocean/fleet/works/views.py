@@ -1,6 +1,7 @@
 """Works as the hub's controllers cache them: without manifests, and without reports of success.
 
-The manifests of a Work are large and no decision of the hub depends on them. Status entries of
+The manifests of a Work are large; of them only a digest is cached, by which a hub that starts
+recognizes Works that were edited while no hub ran. Status entries of
 manifests that are applied and available repeat the conditions of the Work. Of the statuses of
 placed objects that a member reports back, only hashes are cached, and only if they are to be
 written onto the hub's own objects.
@@ -8,6 +9,8 @@ written onto the hub's own objects.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -27,15 +30,21 @@ __all__ = [
     "CachedWorkSpec",
     "ReportedStatus",
     "binding_of_work",
+    "objects_digest",
     "placement_of_work",
     "prune_work",
     "reported_status",
 ]
 
 
-class CachedWorkSpec(Part, frozen=True):
-    """The spec of a cached Work, without its manifests."""
+class _Workload(Part, frozen=True):
+    manifests: tuple[msgspec.Raw, ...] = ()
 
+
+class CachedWorkSpec(Part, frozen=True):
+    """The spec of a Work with encoded manifests, which `prune_work` removes."""
+
+    workload: _Workload = _Workload()
     apply_strategy: ApplyStrategy = ApplyStrategy()
     report_back_strategy: ReportBackStrategy = ReportBackStrategy()
 
@@ -50,26 +59,30 @@ class ReportedStatus(NamedTuple):
 class CachedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     """A Work as the hub caches it, without its manifests.
 
-    `reported` is filled by `prune_work`; no Work of a server has the field.
+    `reported` and `digest`, that of the manifests, are filled by `prune_work`; no Work of a server
+    has the fields.
     """
 
     spec: CachedWorkSpec = CachedWorkSpec()
     status: WorkStatus = WorkStatus()
     reported: tuple[ReportedStatus, ...] = ()
+    digest: str = ""
 
 
 CACHED_WORKS: Final = Resource(
     WORKS.group, WORKS.version, WORKS.plural, WORKS.kind, WORKS.namespaced, CachedWork
 )
+_DIGEST_BYTES: Final = 8
 _GOOD: Final = frozenset(
     {WorkCondition.APPLIED, WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED}
 )
 
 
 def prune_work(work: CachedWork) -> CachedWork:
-    """Return a Work without status entries of manifests that report only success.
+    """Return a Work without manifests, and without status entries that report only success.
 
-    Statuses that are to be written onto the hub's objects are replaced by their hashes.
+    Statuses that are to be written onto the hub's objects are replaced by their hashes, and the
+    manifests by their digest.
     """
     entries = work.status.manifest_conditions
     status = msgspec.structs.replace(
@@ -84,7 +97,22 @@ def prune_work(work: CachedWork) -> CachedWork:
             for each in entries
             if (observed := reported_status(each)) is not None
         )
-    return msgspec.structs.replace(work, status=status, reported=reported)
+    return msgspec.structs.replace(
+        work,
+        spec=msgspec.structs.replace(work.spec, workload=_Workload()),
+        status=status,
+        reported=reported,
+        digest=objects_digest(work.spec.workload.manifests),
+    )
+
+
+def objects_digest(objects: Iterable[msgspec.Raw]) -> str:
+    """Return a short hash of encoded objects, to compare manifests with a resource snapshot."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for raw in objects:
+        digest.update(bytes(raw))
+        digest.update(b"\n")
+    return digest.hexdigest()
 
 
 def reported_status(entry: ManifestCondition) -> Any:

@@ -106,7 +106,7 @@ def _reviews(request: Request) -> bool:
     return request.path.endswith("/selfsubjectreviews")
 
 
-async def test_an_identity_that_somebody_else_wrote_is_corrected(env: AgentlessEnv) -> None:
+async def test_an_identity_that_another_client_wrote_is_corrected(env: AgentlessEnv) -> None:
     name = await env.bind()
     async with env.fleet.hub_running(threshold=PATIENT):
         await env.annotate(name)

@@ -97,7 +97,7 @@ async def test_a_binding_joins_gets_objects_reports_its_leases_and_leaves(
         await until(lambda: env.fleet.is_gone(name))
         assert await has_config(env, namespace)
         assert await vnodes(env, name) == 1
-        await process.says("Stopped member agent of binding")
+        await process.wait_for_output("Stopped member agent of binding")
         await quiet(hub)
 
         await env.annotate(name)
@@ -218,13 +218,32 @@ async def test_missing_rights_are_shown_and_granted_by_the_command(
         await until(shown)
         waiting = await env.wait_for_binding(name, "Unknown", "Joining")
         assert f"run kubeocean fleet join {name} --agentless" in waiting.message
-        await until(process.is_ready)  # the syncer goes on
+        await until(process.is_ready)  # the syncer keeps running
         await until(lambda: vnodes(env, name))
 
         out = await fleet("join", name, "--kubeconfig", worker, "--agentless", "--heartbeat", "1")
         assert f"{name} has joined" in out
         out = await fleet("leave", name, "--kubeconfig", worker)
         assert f"worker: ClusterRole kubeocean-syncer-fleet-mount-{name} removed" in out
+        await env.wait_for_binding(name, "False", "Left")
+
+
+async def test_a_member_whose_owner_has_withdrawn_the_rights_leaves(
+    env: AgentlessEnv, tmp_path: Path
+) -> None:
+    name = await env.bind(fleet_rights=False)
+    async with env.fleet.hub_running(force_wait=PATIENT), env.syncing(name, tmp_path):
+        await env.annotate(name)
+
+        async def has_failed() -> bool:
+            if await env.fleet.is_gone(name):
+                return False  # not created yet
+            condition = await agent_condition(env, name)
+            return condition is not None and condition.status == "Unknown"
+
+        await until(has_failed)
+        await env.fleet.leave(name)
+        await until(lambda: env.fleet.is_gone(name))
         await env.wait_for_binding(name, "False", "Left")
 
 

@@ -1,4 +1,4 @@
-"""Members with and without an agent beside each other: users of the hub see no difference."""
+"""Members with and without an agent: their objects on the hub do not differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMES = (
     "lastReceivedHeartbeat",
     "lastObservedTime",
 )
-# Of the server, or names of other objects: who the member is on the hub, and which binding it has
+# Fields that the server sets or that name other objects: the member's identity, and its binding
 IDENTITIES = ("uid", "resourceVersion", "managedFields", "ownerReferences", "identity")
 
 

@@ -32,7 +32,7 @@ async def hub(hub_cluster: Cluster) -> AsyncIterator[Client]:
 
 @pytest.fixture(scope="session")
 async def member(client: Client) -> Client:
-    """The shared control plane, whose garbage collector deletes what AppliedWorks own."""
+    """Return the shared control plane, whose garbage collector deletes objects of AppliedWorks."""
     await install_fleet_kinds(client)
     return client
 

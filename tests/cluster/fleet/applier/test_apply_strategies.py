@@ -10,7 +10,7 @@ import pytest
 from kubeocean.api.fleet.names import ANNOTATION_LAST_APPLIED
 from kubeocean.runtime.client import ApplyPatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, SECRETS
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource, Untyped
 from support.applier_env import EVENTS_ONLY, ApplierEnv
 from support.wait import until
 
@@ -27,7 +27,7 @@ async def has_data(env: ApplierEnv, data: Json, name: str = "settings") -> None:
         assert placed and placed.get("data") == data
         return True
 
-    await until(matches, what=f"data {data}")
+    await until(matches, waiting_for=f"data {data}")
 
 
 # --- drift
@@ -38,7 +38,7 @@ async def test_drift_is_corrected_when_it_happens(env: ApplierEnv, strategy: Jso
     async with env.running(backoff=EVENTS_ONLY) as run:
         await env.put_work(env.config_map(k="v"), strategy=strategy)
         await env.until_available()
-        if not strategy:  # nobody else may force server-side fields away unseen
+        if not strategy:  # a forced edit would take over server-side fields
             await env.edit({"data": {"k": "drifted", "extra": "kept"}})
             await has_data(env, {"k": "v", "extra": "kept"})
         placed = await env.placed()
@@ -156,7 +156,7 @@ async def test_an_object_is_not_taken_over_if_the_work_says_so(env: ApplierEnv) 
         assert "diffDetails" not in entries[0]
         await has_data(env, {"k": "old"})
         await run.is_quiet()
-        # It is not ours, so it stays when the Work goes
+        # The object is not ours, so it stays when the Work is deleted
         await env.delete_work()
         await env.until_gone(env.work)
         assert await env.placed()
@@ -231,7 +231,7 @@ async def test_differences_are_reported_without_a_write(env: ApplierEnv) -> None
         assert "annotations" not in placed["metadata"]
         owned = [write for write in run.writes() if env.namespace in write]
         assert owned == []
-        # Changes in the member are noticed: of an object, of one that appears, of one that goes
+        # Changes in the member are noticed: changed, created and deleted objects
         await env.edit({"data": {"k": "v"}})
         await make(env, "missing")
         await env.member.delete(CONFIG_MAPS, "same", env.namespace, uid=None)
@@ -318,3 +318,120 @@ async def test_a_manifest_too_large_for_its_annotation_is_applied_server_side(
 
             await until(applied)
         await run.is_quiet()
+
+
+async def test_a_field_that_a_server_side_manifest_no_longer_has_is_removed(
+    env: ApplierEnv,
+) -> None:
+    """The object was created by a POST, after which the server lists no field as applied."""
+    async with env.running() as run:
+        await env.put_work(env.config_map(k="1", gone="x"), strategy=SERVER_SIDE)
+        await env.until_available()
+        await env.edit({"data": {"extra": "kept"}})
+        await env.put_work(env.config_map(k="2"), strategy=SERVER_SIDE)
+        await has_data(env, {"k": "2", "extra": "kept"})
+        await env.until_available()
+        await env.put_work(env.config_map(other="3"), strategy=SERVER_SIDE)
+        await has_data(env, {"other": "3", "extra": "kept"})
+        await run.is_quiet()
+
+
+@pytest.mark.parametrize("order", [({}, SERVER_SIDE), (SERVER_SIDE, {})], ids=["to", "from"])
+async def test_a_field_is_removed_together_with_a_change_of_the_strategy(
+    env: ApplierEnv, order: tuple[Json, Json]
+) -> None:
+    async with env.running() as run:
+        await env.put_work(env.config_map(k="1"), strategy=order[0])
+        await env.until_available()
+        await env.put_work(env.config_map(k="1", gone="x"), strategy=order[0])
+        await has_data(env, {"k": "1", "gone": "x"})
+        await env.edit({"data": {"extra": "kept"}})
+        await env.put_work(env.config_map(k="2"), strategy=order[1])
+        await has_data(env, {"k": "2", "extra": "kept"})
+        await run.is_quiet()
+
+
+async def test_an_apply_after_a_creation_changes_no_field_that_the_server_has_set(
+    env: ApplierEnv,
+) -> None:
+    """The first apply makes the fields that the creation set those of an apply, defaults too.
+
+    Otherwise the apply would be in conflict with the applier's own creation, where the server has
+    rewritten a value (a quantity) and a controller manages fields as well.
+    """
+    labels, meta = {"app": "web"}, {"name": "web", "namespace": env.namespace}
+    resources = {"requests": {"cpu": "1000m", "memory": "1024Mi"}}
+    container = {"name": "c", "image": "app:1", "resources": resources}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1024Mi"}},
+        "storageClassName": "none",
+    }
+    common = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    ports = [{"port": 80, "name": "http"}, {"port": 53, "protocol": "UDP", "name": "dns"}]
+    rule = {"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend("web")}]}}
+    specs: dict[tuple[str, str], Json] = {
+        ("apps/v1", "Deployment"): common,
+        ("apps/v1", "StatefulSet"): {
+            **common,
+            "serviceName": "web",
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+        },
+        ("batch/v1", "Job"): {
+            "suspend": True,
+            "template": {"spec": {**template["spec"], "restartPolicy": "Never"}},
+        },
+        ("v1", "Service"): {"selector": labels, "ports": ports, "type": "NodePort"},
+        ("v1", "PersistentVolumeClaim"): claim,
+        ("networking.k8s.io/v1", "Ingress"): {"rules": [rule]},
+        ("networking.k8s.io/v1", "NetworkPolicy"): {"podSelector": {}, "egress": [{}]},
+        ("policy/v1", "PodDisruptionBudget"): {"minAvailable": 1},
+    }
+    manifests = [
+        {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+        for (version, kind), spec in specs.items()
+    ]
+    async with env.running() as run:
+        await env.put_work(*manifests, strategy=SERVER_SIDE)
+        before = await env.until_reasons(*["Applied"] * len(manifests))
+        placed = await specs_of(env, before)
+        labelled = {"metadata": {**meta, "labels": {"new": "label"}}}
+        await env.put_work(*({**each, **labelled} for each in manifests), strategy=SERVER_SIDE)
+
+        async def all_labelled() -> bool:
+            after = await specs_of(env, before)
+            without = [kind for kind, (labels, _, _) in after.items() if "new" not in labels]
+            assert not without, (without, await env.manifest_reasons())
+            return True
+
+        await until(all_labelled, within=20)
+        await env.until_reasons(*["Applied"] * len(manifests))
+        after = await specs_of(env, before)
+        for kind, (_, generation, spec) in after.items():
+            assert (kind, spec) == (kind, placed[kind][2])
+            # Of a Deployment the server counts changes of annotations as well.
+            assert (kind, generation) == (kind, placed[kind][1] + (kind == "Deployment"))
+        await run.is_quiet()
+
+
+def backend(service: str) -> Json:
+    return {"service": {"name": service, "port": {"number": 80}}}
+
+
+async def specs_of(env: ApplierEnv, entries: list[Json]) -> dict[str, tuple[Json, int, Json]]:
+    """Return labels, generation and spec of the placed objects, by kind."""
+    objects: dict[str, tuple[Json, int, Json]] = {}
+    for entry in entries:
+        name = entry["identifier"]
+        group, version, kind = name.get("group", ""), name["version"], name["kind"]
+        resource = Resource(group, version, name["resource"], kind, True, Untyped)
+        placed = await env.placed(name["name"], resource)
+        assert placed is not None, name
+        metadata = placed["metadata"]
+        objects[kind] = (
+            metadata.get("labels") or {},
+            metadata.get("generation", 0),
+            placed["spec"],
+        )
+    return objects

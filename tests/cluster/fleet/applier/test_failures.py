@@ -70,7 +70,7 @@ async def test_a_change_that_the_server_refuses_is_reported_and_undone(env: Appl
         entries = await env.until_reasons("ManifestApplyFailed", "Applied")
         assert "field is immutable" in entries[0]["conditions"][0]["message"]
         await run.is_quiet(retries=True)
-        # Its object is ours all the same, and goes if the manifest does
+        # Its object is ours all the same, and is deleted with the manifest
         await env.put_work(env.config_map("other"))
         await env.until_gone(env.placed)
         await env.until_available()
@@ -125,6 +125,21 @@ async def test_missing_rights_are_reported_until_they_are_granted(env: ApplierEn
             await env.until_gone(env.work)
     finally:
         await limited.close()
+
+
+async def test_an_object_with_very_many_owners_is_reported(env: ApplierEnv) -> None:
+    """API servers refuse a status whose messages have more than 32,768 characters."""
+    owners = [
+        {"apiVersion": "example.com/v1", "kind": "Owner", "name": f"{n:0250}", "uid": f"{n}"}
+        for n in range(200)
+    ]
+    body = env.config_map(k="old")
+    body["metadata"]["ownerReferences"] = owners
+    await env.member.create(CONFIG_MAPS, body)
+    async with env.running():
+        await env.put_work(env.config_map(k="v"))
+        [entry] = await env.until_reasons("FailedToTakeOver")
+        assert "is owned by Owner 000" in entry["conditions"][0]["message"]
 
 
 def secret(env: ApplierEnv) -> Json:
@@ -193,7 +208,7 @@ HOSTILE: dict[str, Json] = {
 
 
 async def test_hostile_manifests_fail_alone(env: ApplierEnv) -> None:
-    """Whatever the hub's server accepts as a manifest, the others of its Work are placed."""
+    """For each invalid manifest that the hub's API server accepts, the others are placed."""
     accepted = []
     for number, (title, change) in enumerate(HOSTILE.items()):
         body = env.config_map(f"hostile-{number}")
@@ -216,7 +231,7 @@ async def test_hostile_manifests_fail_alone(env: ApplierEnv) -> None:
         reasons = dict(
             zip((title for title, _ in accepted), (await env.manifest_reasons())[1:-1], strict=True)
         )
-        harmless = {"spec of a kind without one"}  # the server drops what it does not know
+        harmless = {"spec of a kind without one"}  # the server drops unknown fields
         assert {title for title, reason in reasons.items() if reason == "Applied"} <= harmless
         await run.is_quiet(retries=True)
         # Updates of placed objects go through the three-way merge

@@ -46,7 +46,7 @@ async def update(env: ApplierEnv) -> None:
 
 
 async def is_created(env: ApplierEnv, data: Json) -> None:
-    """Exactly these objects are placed and reported."""
+    """Whether exactly these objects are placed and reported."""
 
     async def matches() -> bool:
         placed = {name: await env.placed(name) for name in "abc"}

@@ -1,4 +1,4 @@
-"""Health checks in CEL: what the status of an object in the member makes of its Work's."""
+"""Health checks in CEL: how the status of an object in the member decides that of its Work."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ async def until_availability(env: ApplierEnv, *expected: tuple[str, str]) -> Non
         assert status == ("False" if any(each[0] == "False" for each in expected) else "True")
         return True
 
-    await until(reached, what=f"availability {expected}")
+    await until(reached, waiting_for=f"availability {expected}")
 
 
 async def availability(env: ApplierEnv) -> list[tuple[str, str, str]]:
-    """Status, reason and message of the condition Available of each manifest."""
+    """Return status, reason and message of the condition Available of each manifest."""
     return [
         (each["status"], each["reason"], each["message"])
         for entry in await env.entries()
@@ -112,7 +112,7 @@ async def test_a_changed_annotation_decides_at_once(env: ApplierEnv) -> None:
         assert message.startswith("the health check self.spec.size > could not be evaluated: line")
         assert message.endswith(f"; correct the annotation {ANNOTATION_AVAILABLE_WHEN}")
         await run.is_quiet()
-        # Without the annotation the kind decides; this one has no conditions
+        # Without the annotation the kind decides; this kind has no conditions
         await env.put_work(database(env, None, size=2), env.config_map(k="w"))
         await until_availability(env, NOT_TRACKABLE, AVAILABLE)
 

@@ -87,7 +87,8 @@ async def test_a_config_map_follows_its_work(env: ApplierEnv) -> None:
 
 
 def application(env: ApplierEnv) -> tuple[list[Json], Resource[Untyped]]:
-    """Objects that depend on each other, in the wrong order, and the resource of the custom one."""
+    """Return objects that depend on each other, in the wrong order, and the resource of the custom
+    one."""
     group, namespace = f"g{env.id}.example.com", f"app-{env.id}"
     meta = {"name": "app", "namespace": namespace}
     labels = {"app": "app"}
@@ -208,7 +209,7 @@ async def test_objects_that_are_not_named_any_more_are_removed(env: ApplierEnv) 
     async with env.running() as run:
         await env.put_work(env.config_map("a"), env.config_map("b"), env.config_map("shared"))
         await env.until_available()
-        # Somebody else owns one of them as well: only our reference goes
+        # One of the objects has another owner as well: only our reference is removed
         other = await env.another_owner()
         shared = await env.placed("shared")
         assert shared
@@ -317,7 +318,7 @@ async def test_a_member_that_leaves_keeps_its_objects_and_takes_them_over_again(
             assert await env.work(name) is None
         assert await env.placed() == before
         assert await env.applied_work()
-    # It comes back, and the object moves to another Work: the AppliedWork of the first is stale
+    # The applier starts again, and the object is in another Work: the first AppliedWork is stale
     async with env.running() as run:
         await env.put_work(env.config_map(k="v"), name="renamed")
         await env.until_available("renamed")
@@ -329,7 +330,7 @@ async def test_a_member_that_leaves_keeps_its_objects_and_takes_them_over_again(
         await run.is_quiet()
 
 
-async def test_an_applied_work_that_somebody_deletes_is_made_again(env: ApplierEnv) -> None:
+async def test_an_applied_work_that_a_user_deletes_is_created_again(env: ApplierEnv) -> None:
     async with env.running() as run:
         await env.put_work(env.config_map(k="v"))
         await env.until_available()
@@ -352,7 +353,7 @@ async def test_an_applied_work_that_somebody_deletes_is_made_again(env: ApplierE
         await run.is_quiet()
 
 
-async def test_a_status_that_somebody_damages_is_written_again(env: ApplierEnv) -> None:
+async def test_a_status_that_a_user_damages_is_written_again(env: ApplierEnv) -> None:
     async with env.running() as run:
         await env.put_work(env.config_map(k="v"))
         await env.until_available()
@@ -380,7 +381,7 @@ async def test_a_namespace_that_is_missing_is_waited_for(env: ApplierEnv) -> Non
         await env.until_reasons("Applied")
 
 
-async def test_a_namespace_that_somebody_deletes_comes_back_with_its_objects(
+async def test_a_namespace_that_a_user_deletes_is_created_again_with_its_objects(
     env: ApplierEnv,
 ) -> None:
     name = f"whole-{env.id}"

@@ -1,6 +1,6 @@
 """The status of a Deployment, from the member's controllers to the hub's own object.
 
-The hub has no controllers but those of placements: nobody else writes the status there.
+The hub has no controllers but those of placements, so no other program writes the status there.
 """
 
 from __future__ import annotations

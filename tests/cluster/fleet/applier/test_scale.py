@@ -179,7 +179,7 @@ async def test_a_finished_job_is_not_made_again(env: ApplierEnv) -> None:
         "kind": "Job",
         "metadata": {"name": "once", "namespace": env.namespace},
         "spec": {
-            "suspend": True,  # nobody runs pods here
+            "suspend": True,  # no kubelet runs pods here
             "ttlSecondsAfterFinished": 2,
             "template": {
                 "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "app:1"}]}

@@ -47,7 +47,7 @@ PLACEMENT = "/apis/placement.kubernetes-fleet.io/v1beta1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ANNOTATION = "fleet.azure.com/cluster-resource-id"
 
-# Users by name: their groups beside that of the testers
+# Users by name: their groups in addition to that of all test users
 PLAIN = "plain-user"
 USERS: dict[str, tuple[str, ...]] = {
     PLAIN: (),
@@ -110,7 +110,7 @@ async def created(client: Client, path: str, body: Json) -> None:
 
 
 async def verdicts(admission: AdmissionEnv, attempt: Attempt) -> set[str]:
-    """Return the users whom an attempt is allowed; those who are denied must read why."""
+    """Return the users whose attempt is allowed; the error of the others must have a reason."""
 
     async def refusal_of(user: str, groups: tuple[str, ...]) -> str:
         return await attempt.by(admission.client(user, (TESTERS, *groups)))
@@ -537,4 +537,4 @@ async def test_replicas_share_the_certificate_and_drift_is_repaired(
         for each in env.hub_cluster.audit.requests(user=account, since=mark)
         if each.verb not in ("get", "list", "watch") and each.resource.endswith("configurations")
     ]
-    assert writes == []  # what is registered once is not written again
+    assert writes == []  # a registration is written once

@@ -1,4 +1,4 @@
-"""Admission that is switched on and off: what is registered, kept and removed."""
+"""Admission that is switched on and off: which registrations are created, kept and removed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_restart_keeps_the_authority_and_switching_off_removes_all(
     before = await certificates(env)
     port = unused()
     async with admission.hub("second", port=port):
-        # The same certificates serve at another port; the guard rail was not asked for.
+        # The same certificates serve at another port; the guard rail is off.
         assert await registered(env.hub) == {MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS}
         assert await certificates(env) == before
         assert await peer_certificate(port)

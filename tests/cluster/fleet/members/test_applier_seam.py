@@ -80,7 +80,7 @@ async def test_an_applier_runs_from_join_to_leave(env: FleetEnv) -> None:
         await until(lambda: env.is_gone(name))
         assert applier.released_while_running is False
         assert not applier.is_running
-        await env.join(name)  # the same agent joins anew, with a new applier
+        await env.join(name)  # the same agent joins again, with a new applier
         await env.wait_for(name, "Joined", "True")
         assert len(appliers) == 2
         assert appliers[1].is_running

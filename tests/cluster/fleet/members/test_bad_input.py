@@ -6,17 +6,22 @@ import pytest
 
 from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.fleet.names import member_namespace, member_role
+from kubeocean.api.fleet.works import WORKS
 from kubeocean.fleet.extensions import OURS, UPSTREAM, Extensions
 from kubeocean.fleet.membership.forge import ROLES
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.objects import Key
 from kubeocean.runtime.transport import Request
+from support.background import running
 from support.controller_env import quiet
 from support.faults import Faults
 from support.fleet_env import FleetEnv
 from support.wait import until
 
 REFUSED = "MemberClusterNotReadyToJoin"
+LEVELS = 5_000  # of nesting; API servers accept 10,000
 
 
 async def test_a_foreign_namespace_is_reported_and_left_alone(env: FleetEnv) -> None:
@@ -53,7 +58,7 @@ async def test_a_foreign_namespace_outlives_its_member(env: FleetEnv) -> None:
 
 
 async def test_a_foreign_role_in_the_namespace_is_reported_and_left_alone(env: FleetEnv) -> None:
-    """A stranger's controller owns an object with the name of the member's Role."""
+    """Another controller owns an object with the name of the member's Role."""
     async with env.hub_running():
         name = (await env.join()).name
         await env.wait_for(name, "ReadyToJoin", "True")
@@ -166,3 +171,54 @@ async def test_a_namespace_deleted_by_hand_is_created_anew(env: FleetEnv) -> Non
             await until(replaced)
             await env.wait_for(name, "ReadyToJoin", "True")
             await env.wait_for(name, "Joined", "True")
+
+
+@pytest.mark.parametrize("when", ["listed", "watched"])
+async def test_a_work_that_a_member_nests_deeply_stops_no_other(env: FleetEnv, when: str) -> None:
+    """A member may write any Work in its own namespace, and the hub reads all Works at once."""
+    deep = Faults()
+    async with env.hub_running():
+        name = (await env.join()).name
+        other = (await env.join()).name
+        await env.wait_for(name, "ReadyToJoin", "True")
+        await env.wait_for(other, "ReadyToJoin", "True")
+    if when == "listed":
+        await create_deep_work(env, name)
+    client = env.hub_cluster.client(kubeconfig=env.hub_account, wrap=deep.wrap)
+    works = Informer(client, WORKS)
+    try:
+        async with running(works):
+            await until(lambda: works.has_synced)
+            if when == "watched":
+                await create_deep_work(env, name)
+            body = {
+                "apiVersion": WORKS.api_version,
+                "kind": WORKS.kind,
+                "metadata": {"name": "good"},
+                "spec": {"workload": {"manifests": []}},
+            }
+            await env.hub.create(WORKS, body, namespace=member_namespace(other))
+            await until(lambda: works.get(Key(member_namespace(name), "deep")) is not None)
+            await until(lambda: works.get(Key(member_namespace(other), "good")) is not None)
+            lists = [each for each in deep.requests if each.path.endswith("/works")]
+            assert len(lists) == 1, lists  # no list or watch was broken off
+    finally:
+        await client.close()
+
+
+async def create_deep_work(env: FleetEnv, member: str) -> None:
+    """Create a Work in the namespace of a member, with the member's identity."""
+    value = b'{"a":' * LEVELS + b"1" + b"}" * LEVELS
+    body = (
+        b'{"apiVersion":"placement.kubernetes-fleet.io/v1beta1","kind":"Work",'
+        b'"metadata":{"name":"deep"},"spec":{"workload":{"manifests":['
+        b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"x":' + value + b"}]}}}"
+    )
+    client = env.hub_cluster.client(kubeconfig=env.identity(member))
+    try:
+        headers = {"Content-Type": "application/json"}
+        path = WORKS.path(member_namespace(member))
+        answer = await client.transport.send(Request("POST", path, body=body, headers=headers))
+        assert answer.status == 201, answer.body[:500]
+    finally:
+        await client.close()

@@ -1,4 +1,4 @@
-"""Credentials of a member agent that expire: what users see, and the return with new files."""
+"""Expired credentials of a member agent: conditions meanwhile, and recovery with new files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SHORT_S, LONG_S = 3, 3600
 
 @dataclass(frozen=True)
 class Credentials:
-    """A credential in files: flags and environment that name them, and who is authenticated.
+    """A credential in files: flags and environment that name them, and the authenticated user.
 
-    `write` writes a credential that lives for a number of seconds.
+    `write` writes a credential that is valid for a number of seconds.
     """
 
     flags: tuple[str, ...]
@@ -48,9 +48,9 @@ NewCredentials = Callable[[FleetEnv, Path, str], Awaitable[Credentials]]
 
 
 async def token_credentials(env: FleetEnv, directory: Path, name: str) -> Credentials:
-    """Tokens of a ServiceAccount, signed with the hub's own key.
+    """Return credentials with tokens of a ServiceAccount, signed with the hub's own key.
 
-    An API server issues none that lives for less than ten minutes, but accepts those.
+    An API server issues no token for less than ten minutes, but accepts such tokens.
     """
     account = f"account-of-{name}"
     meta = {"name": account, "namespace": SYSTEM_NAMESPACE}
@@ -76,7 +76,7 @@ async def token_credentials(env: FleetEnv, directory: Path, name: str) -> Creden
 
 
 async def certificate_credentials(env: FleetEnv, directory: Path, name: str) -> Credentials:
-    """Client certificates of a user, issued by the hub's own authority."""
+    """Return credentials with client certificates of a user, issued by the hub's authority."""
     certificate, key = directory / "client.crt", directory / "client.key"
 
     def write(life_s: int) -> None:

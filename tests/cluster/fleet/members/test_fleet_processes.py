@@ -40,20 +40,20 @@ async def test_one_hub_leads_and_a_paused_leader_writes_nothing_more(
         first = (await env.join()).name
         await env.wait_for(first, "ReadyToJoin", "True")
         await until(old.is_ready)
-        assert (await old.says("Admitted member"))["member"] == first
+        assert (await old.wait_for_output("Admitted member"))["member"] == first
         async with fleet_process(
             "hub", "new", *HASTY, kubeconfig=account, directory=tmp_path
         ) as new:
             await until(new.is_ready)  # a standby is ready
             assert not new.lines("Became leader")
             old.process.pause()
-            await new.says("Became leader", within=LEASE_S + 90)
+            await new.wait_for_output("Became leader", within=LEASE_S + 90)
             second = (await env.join()).name  # a resumed leader would have to admit it
             await env.wait_for(second, "ReadyToJoin", "True")
             since = cluster.audit.mark()
             old.process.resume()
             assert await old.process.wait() == 1
-            await old.says("Lost leadership")
+            await old.wait_for_output("Lost leadership")
             made = cluster.audit.requests(user=user, since=since)
             assert [each for each in made if each.verb not in READS and each.code < 400] == []
             assert await new.process.stop() == 0
@@ -67,6 +67,34 @@ async def test_one_hub_leads_and_a_paused_leader_writes_nothing_more(
     assert refused == []
 
 
+async def test_a_hub_that_is_paused_in_the_middle_of_joins_is_replaced(
+    env: FleetEnv, tmp_path: Path
+) -> None:
+    cluster = env.hub_cluster
+    path = cluster.user(f"paused-hub-{env.new_name()}", ["system:masters"])
+    async with fleet_process("hub", "old", *HASTY, kubeconfig=path, directory=tmp_path) as old:
+        await old.wait_for_output("Became leader", within=SUCCESSION_S)
+        async with fleet_process(
+            "hub", "new", *HASTY, kubeconfig=env.hub_account, directory=tmp_path
+        ) as new:
+            await until(new.is_ready)
+            names = [(await env.join()).name for _ in range(8)]
+            await until(lambda: exists(env, names[0]), every=0.005)
+            old.process.pause()
+            ready = [await env.condition(name, "ReadyToJoin") for name in names]
+            assert None in ready  # the joins are not complete
+            for name in names:
+                await env.wait_for(name, "ReadyToJoin", "True", within=SUCCESSION_S)
+            before = [(await env.get(name)).resource_version for name in names]
+            old.process.resume()
+            assert await old.process.wait() == 1
+            for name, version in zip(names, before, strict=True):
+                internal = await env.internal(name)
+                assert (internal.spec.state, internal.metadata.generation) == ("Join", 1)
+                assert (await env.get(name)).resource_version == version
+            assert await new.process.stop() == 0
+
+
 async def test_processes_killed_in_the_middle_of_join_and_leave_are_replaced(
     env: FleetEnv, tmp_path: Path
 ) -> None:
@@ -74,7 +102,7 @@ async def test_processes_killed_in_the_middle_of_join_and_leave_are_replaced(
 
     @asynccontextmanager
     async def both(number: int) -> AsyncIterator[None]:
-        """A hub and an agent; both are killed at the end of the block."""
+        """Yield a hub and an agent; both are killed at the end of the block."""
         words = (*HASTY, f"--hub-kubeconfig={env.identity(name)}")
         async with (
             fleet_process(
@@ -193,5 +221,5 @@ async def test_a_member_without_a_name_does_not_start(env: FleetEnv, tmp_path: P
         "member", "nameless", kubeconfig=env.member_cluster.kubeconfig, directory=tmp_path
     ) as agent:
         assert await agent.process.wait() == 1
-        line = await agent.says("Could not start fleet member")
+        line = await agent.wait_for_output("Could not start fleet member")
         assert "MEMBER_CLUSTER_NAME" in line["error"]

@@ -1,4 +1,5 @@
-"""Webhooks of a hub that is installed: how API servers reach them, and what stays afterwards."""
+"""Webhooks of an installed hub: how API servers reach them, and which objects an uninstall
+keeps."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ async def test_an_api_server_reaches_an_installed_hub_by_its_service(
     skipped = ("address", "metrics-secure")
     flags = [each for each in program["args"][2:] if not any(word in each for word in skipped)]
     name = service["metadata"]["name"]
-    # On this machine nobody runs the pods of the Deployment, and no controller finds them.
+    # On this machine no kubelet runs the pods of the Deployment, and no controller finds them.
     ports = [{"name": entry["name"], "port": port}]
     endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
     slice_: Json = {
@@ -109,7 +110,7 @@ async def test_a_hub_that_is_uninstalled_leaves_no_webhooks(
         finally:
             async with applier(env.hub_cluster) as installing:
                 await installing.apply_all(hub_objects())
-        # With its rights it registers anew, with another owner.
+        # With its rights the hub registers its webhooks again, with another owner.
         await until(lambda: has_webhooks(env))
 
 

@@ -42,7 +42,8 @@ async def test_a_member_joins_reports_and_leaves(env: FleetEnv) -> None:
             member = await env.get(name)
             assert member.labels["kubernetes-fleet.io/member-name"] == name
             assert set(member.metadata.finalizers or ()) == {FINALIZER_MEMBER, FINALIZER_PROFILE}
-            assert member.metadata.generation == 1  # nobody writes the spec of a user's object
+            # no controller writes the spec of a user's object
+            assert member.metadata.generation == 1
             await env.leave(name)
             await until(lambda: env.is_gone(name))
         await quiet(hub)
@@ -183,7 +184,7 @@ async def test_a_name_joins_and_leaves_in_quick_succession(env: FleetEnv) -> Non
 
 
 async def test_two_hubs_end_in_the_same_state(env: FleetEnv) -> None:
-    """A hub whose caches stand still writes nothing that the other has to undo."""
+    """A hub with stale caches writes nothing that the other hub has to undo."""
     slow, quick = Faults(), Faults()
     async with env.hub_running(slow, force_wait=PATIENT), env.hub_running(quick):
         name = (await env.join()).name

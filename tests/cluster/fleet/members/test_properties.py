@@ -182,3 +182,27 @@ async def test_namespaces_that_a_work_owns_name_it(env: FleetEnv) -> None:
             patch = MergePatch({"metadata": {"ownerReferences": [owner]}})
             await env.member.patch(NAMESPACES, space, patch)
             await until(lambda: shows(work.name))
+
+
+async def test_an_agent_that_no_longer_collects_namespaces_removes_list_and_condition(
+    env: FleetEnv,
+) -> None:
+    """The scheduler refuses a member that has the condition and no namespaces."""
+    azure = AzureOptions()
+    async with env.hub_running():
+        name = (await env.join()).name
+        async with env.agent_running(name, azure=azure, with_namespaces=True):
+            await env.wait_for(name, "NamespaceCollectionSucceeded", "True")
+        async with env.agent_running(name, azure=azure):
+
+            async def is_removed() -> bool:
+                assert await env.condition(name, "NamespaceCollectionSucceeded") is None
+                return (await env.get(name)).status.namespaces is None
+
+            await until(is_removed)
+        internal = await env.internal(name)
+        assert [each.type for each in internal.status.conditions] == [
+            "ClusterPropertyProviderStarted",
+            "ClusterPropertyCollectionSucceeded",
+            "AKSClusterCostPropertiesCollectionSucceeded",
+        ]

@@ -1,4 +1,4 @@
-"""Credentials that a real hub refuses: what users see meanwhile, and the return by itself."""
+"""Credentials that a real hub refuses: conditions meanwhile, and recovery by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THRESHOLD = timedelta(seconds=3)
 
 
 async def bound_token(env: FleetEnv, account: str) -> tuple[Key, str]:
-    """Create a token that lives as long as a Secret of the hub; return both."""
+    """Create a token that is valid as long as a Secret of the hub exists; return both."""
     anchor = f"anchor-{env.new_name()}"
     secret = await env.hub.create(
         SECRETS, {"metadata": {"name": anchor, "namespace": SYSTEM_NAMESPACE}}

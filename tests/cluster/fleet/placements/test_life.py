@@ -129,7 +129,32 @@ async def test_a_work_that_was_edited_gets_its_manifests_again(env: PlacementEnv
                 is_newer = present.metadata.generation > before.metadata.generation + 1
                 return is_newer and present.spec == before.spec
 
-            await until(restored, what="all manifests of the Work")
+            await until(restored, waiting_for="all manifests of the Work")
+
+
+async def test_a_work_that_was_edited_while_no_hub_ran_gets_its_manifests_again(
+    env: PlacementEnv,
+) -> None:
+    a, b = await env.join("a", "b")
+    key = await start(env, CLUSTER)
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a, b, index="0")
+    before = {work.namespace: work for work in await env.works(key)}
+    edited = names.member_namespace(a)
+    patch = JsonPatch([{"op": "remove", "path": "/spec/workload/manifests/1"}])
+    await env.client.patch(WORKS, before[edited].name, patch, edited)
+    faults = Faults()
+    async with env.controlling(faults), env.reporting():
+
+        async def restored() -> bool:
+            present = {work.namespace: work for work in await env.works(key)}
+            assert present[edited].metadata.generation == 3
+            return present[edited].spec == before[edited].spec
+
+        await until(restored, waiting_for="all manifests of the Work")
+        await env.completed(key, a, b, index="0")
+        other = f"/namespaces/{names.member_namespace(b)}/works/"
+        assert not any(other in request.path for request in faults.requests)
 
 
 @SCOPES

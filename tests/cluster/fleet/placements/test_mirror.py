@@ -7,6 +7,7 @@ from kubeocean.api.fleet.placements import (
 )
 from kubeocean.api.fleet.placements import ClusterResourcePlacementStatus, Placement
 from kubeocean.errors import NotFound
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NAMESPACES
 from kubeocean.runtime.objects import Key
 from support.placement_env import PlacementEnv, conditions_of, namespace_selector
@@ -54,6 +55,16 @@ async def test_a_status_is_mirrored_into_its_namespace(env: PlacementEnv) -> Non
             "StatusSyncSucceeded",
             1,
         )
+
+        stripped = MergePatch({"metadata": {"ownerReferences": None}})
+        await env.client.patch(MIRRORS, key.name, stripped, env.namespace)
+
+        async def is_owned() -> bool:
+            mirror = await env.client.get(MIRRORS, key.name, env.namespace)
+            owners = mirror.metadata.owner_references or ()
+            return [each.uid for each in owners] == [placement.uid]
+
+        await until(is_owned)
 
         await env.client.delete(MIRRORS, key.name, env.namespace, uid=found.uid)
         again = await until(lambda: is_mirrored(env, key))

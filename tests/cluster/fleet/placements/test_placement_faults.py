@@ -16,7 +16,7 @@ from support.faults import Crashed, Faults
 from support.placement_env import PlacementEnv, config_map_selector, namespace_selector
 from support.wait import until
 
-MOST_WRITES = 26  # of the longest of the stories below; later crashes do not happen
+MOST_WRITES = 26  # of the longest scenario below; later crashes do not happen
 
 
 @asynccontextmanager

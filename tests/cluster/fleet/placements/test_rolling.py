@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.works import WORKS, Work
@@ -15,6 +17,8 @@ from support.placement_env import (
     all_applied,
     conditions_of,
     config_map_selector,
+    namespace_selector,
+    now,
     work_status,
 )
 from support.wait import until
@@ -91,9 +95,21 @@ async def test_a_strategy_reaches_all_works_at_once(env: PlacementEnv) -> None:
     key = await place(env, type="RollingUpdate")
 
     def report(work: Work) -> Json:
-        if work.spec.apply_strategy.type == "ReportDiff":
-            return work_status(work, DiffReported="AllManifestsDiffReported")
-        return all_applied(work)
+        if work.spec.apply_strategy.type != "ReportDiff":
+            return all_applied(work) | {"manifestConditions": None}
+        identifier = {"ordinal": 0, "version": "v1", "kind": "ConfigMap", "name": "settings"}
+        details = {
+            "observationTime": now(),
+            "firstDiffedObservedTime": now(),
+            "observedDiffs": [{"path": "/data/value", "valueInMember": "2", "valueInHub": "1"}],
+        }
+        reported = work_status(work, DiffReported="AllManifestsDiffReported")
+        entry = {
+            "identifier": identifier,
+            "conditions": reported["conditions"],
+            "diffDetails": details,
+        }
+        return reported | {"manifestConditions": [entry]}
 
     async with env.controlling(), env.reporting(report):
         await env.completed(key, a, b)
@@ -114,7 +130,124 @@ async def test_a_strategy_reaches_all_works_at_once(env: PlacementEnv) -> None:
             f"{PREFIX}DiffReported",
         ]
         assert {len(each.conditions) for each in placement.status.placement_statuses} == {5}
+        assert {len(each.diffed_placements) for each in placement.status.placement_statuses} == {1}
         assert placement.status.observed_resource_index == "0"
+
+        await env.change(key, strategy={"applyStrategy": {"type": "ClientSideApply"}})
+        placement = await env.completed(key, a, b, index="0")
+        assert len(placement.status.conditions) == 6
+        entries = placement.status.placement_statuses
+        assert {(len(each.conditions), each.diffed_placements) for each in entries} == {(6, ())}
+
+
+async def test_a_strategy_reaches_works_whose_snapshots_are_pruned(env: PlacementEnv) -> None:
+    a, b = await env.join("a", "b")
+    await env.config_map("settings")
+    key = await env.place(
+        config_map_selector("settings"),
+        namespace=env.namespace,
+        strategy={"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+        revisionHistoryLimit=1,
+    )
+    async with env.controlling(), env.reporting(never_available_again):
+        await env.completed(key, a, b)
+        await env.config_map("settings", "2")
+
+        async def is_held() -> bool:
+            generations = [work.metadata.generation for work in await env.works(key)]
+            return sorted(generations) == [1, 2] and len(await env.resource_snapshots(key)) == 1
+
+        await until(is_held)
+        await env.change(key, strategy={"applyStrategy": {"type": "ReportDiff"}})
+
+        async def is_pushed() -> bool:
+            works = await env.works(key)
+            return {work.spec.apply_strategy.type for work in works} == {"ReportDiff"}
+
+        await until(is_pushed)
+
+
+async def test_force_is_turned_off_again(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    forced = {"type": "ServerSideApply", "serverSideApplyConfig": {"force": True}}
+    key = await place(env, type="RollingUpdate", applyStrategy=forced)
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a)
+        await env.change(
+            key, strategy={"applyStrategy": {"serverSideApplyConfig": {"force": False}}}
+        )
+        await env.config_map("settings", "2")
+        await env.completed(key, a, index="1")
+        (work,) = await env.works(key)
+        assert not work.spec.apply_strategy.forces_conflicts
+
+
+async def test_a_name_of_a_work_is_used_as_soon_as_another_placement_frees_it(
+    env: PlacementEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubeocean.runtime.controller._STUCK_S", 600.0)
+    (a,) = await env.join("a")
+    key = await place(env)
+    selector = namespace_selector(env.namespace, "NamespaceOnly")
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a)
+        same = await env.place(selector, name=f"{key.namespace}.{key.name}")
+
+        async def is_refused() -> bool:
+            conditions = conditions_of((await env.placement(same)).status.conditions)
+            return conditions.get("ClusterResourcePlacementWorkSynchronized") == (
+                "False",
+                "WorkNotSynchronizedYet",
+                1,
+            )
+
+        await until(is_refused)
+        await env.delete(key)
+        await env.completed(same, a)
+
+
+async def test_works_of_envelopes_that_another_hub_made_stay(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    key = await place(env)
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a)
+    (work,) = await env.works(key)
+    labels = work.labels | {names.LABEL_ENVELOPE_TYPE: "ResourceEnvelope"}
+    name = f"{work.name}-envelope-0123456789abcdef"
+    await env.client.create(
+        WORKS,
+        {
+            "apiVersion": WORKS.api_version,
+            "kind": WORKS.kind,
+            "metadata": {"name": name, "namespace": work.namespace, "labels": labels},
+            "spec": {"workload": {"manifests": []}},
+        },
+    )
+    async with env.controlling(), env.reporting():
+
+        async def is_reported() -> bool:
+            (entry,) = (await env.placement(key)).status.placement_statuses
+            last = entry.conditions[-1]
+            assert "unpacks no envelopes" in last.message
+            return (last.type, last.reason) == ("WorkSynchronized", "SyncWorkFailed")
+
+        await until(is_reported)
+        await env.config_map("settings", "2")
+        await until(lambda: _has_index(env, key, "1"))
+        works = {each.name: each for each in await env.works(key)}
+        assert works.keys() == {work.name, name}
+        assert not any(each.deleting for each in works.values())
+        assert works[work.name].metadata.generation == work.metadata.generation
+
+
+async def _has_index(env: PlacementEnv, key: Key, index: str) -> bool:
+    placement = await env.placement(key)
+    states = conditions_of(placement.status.conditions)
+    refused = ("False", "WorkNotSynchronizedYet", 1)
+    return (
+        placement.status.observed_resource_index == index
+        and states.get(f"{PREFIX}WorkSynchronized") == refused
+    )
 
 
 async def test_an_external_rollout_is_left_alone(env: PlacementEnv) -> None:

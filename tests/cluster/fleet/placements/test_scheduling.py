@@ -140,7 +140,7 @@ async def test_members_come_and_go(env: PlacementEnv) -> None:
         await until(lambda: _has_bindings(env, key, {a, c}))
 
 
-async def test_a_binding_that_somebody_deletes_is_made_again(env: PlacementEnv) -> None:
+async def test_a_binding_that_a_user_deletes_is_created_again(env: PlacementEnv) -> None:
     (a,) = await env.join("a")
     key = await place(env, placementType="PickAll")
     async with env.controlling(), env.reporting():
@@ -155,6 +155,24 @@ async def test_a_binding_that_somebody_deletes_is_made_again(env: PlacementEnv) 
             return binding is not None and binding.uid != before.uid
 
         await until(is_another)
+        await env.completed(key, a)
+
+
+async def test_a_binding_whose_decision_somebody_edits_is_decided_on_again(
+    env: PlacementEnv,
+) -> None:
+    (a,) = await env.join("a")
+    key = await place(env, placementType="PickAll")
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a)
+        before = (await env.bindings(key))[a]
+        patch = MergePatch({"spec": {"schedulingPolicySnapshotName": "another"}})
+        await env.client.patch(scope_of(key).bindings, before.name, patch, before.namespace)
+
+        async def is_restored() -> bool:
+            return (await env.bindings(key))[a].spec == before.spec
+
+        await until(is_restored)
         await env.completed(key, a)
 
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 
 import pytest
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
+from kubeocean.api.fleet.works import WORKS
 from kubeocean.errors import ApiError, NotFound, ServerTimeout
-from kubeocean.fleet.placement import PlacementSettings
+from kubeocean.fleet.placement import PlacementControllers, PlacementSettings
 from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.snapshots.plan import Delays
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.clock import RealClock, instant_of
 from kubeocean.runtime.components import components_of
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 from support.background import running
 from support.custom_resources import define
+from support.faults import Faults
 from support.placement_env import (
     PlacementEnv,
     conditions_of,
     config_map_selector,
     namespace_selector,
+    work_status,
 )
 from support.wait import until
 
@@ -154,26 +158,112 @@ async def _with_condition(env: PlacementEnv, key: Key) -> Placement | None:
     return placement if placement.status.conditions else None
 
 
+def group_of(env: PlacementEnv) -> str:
+    return f"g{env.unique}.example.com"
+
+
+async def a_thing(env: PlacementEnv) -> str:
+    """Define a kind and create one object of it; return the API group of the kind."""
+    group = group_of(env)
+    things: Resource[Untyped] = Resource(group, "v1", "things", "Thing", True, Untyped)
+    await define(env.client, things)
+
+    async def is_created() -> bool:
+        body = {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "one"}}
+        try:
+            await env.client.create(things, body, namespace=env.namespace)
+        except NotFound:
+            return False
+        return True
+
+    await until(is_created)
+    return group
+
+
 async def test_a_kind_that_appears_later_is_picked_up(env: PlacementEnv) -> None:
     (a,) = await env.join("a")
-    group = f"g{env.unique}.example.com"
-    selector = {"group": group, "version": "v1", "kind": "Thing", "name": "one"}
+    selector = {"group": group_of(env), "version": "v1", "kind": "Thing", "name": "one"}
     key = await env.place(selector, namespace=env.namespace)
-    things: Resource[Untyped] = Resource(group, "v1", "things", "Thing", True, Untyped)
     async with env.controlling(), env.reporting():
         assert kinds(await env.completed(key, a, index="0")) == []
-        await define(env.client, things)
-
-        async def is_created() -> bool:
-            body = {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "one"}}
-            try:
-                await env.client.create(things, body, namespace=env.namespace)
-            except NotFound:
-                return False
-            return True
-
-        await until(is_created)
+        await a_thing(env)
         assert kinds(await env.completed(key, a, index="1")) == [("Thing", "one")]
+
+
+async def without_group(env: PlacementEnv, group: str) -> Faults:
+    """Return faults by which the hub's discovery omits an API group, for some answers."""
+    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    answer = json.loads(await env.client.request("GET", "/apis", accept=accept))
+    answer["items"] = [each for each in answer["items"] if each["metadata"]["name"] != group]
+    faults = Faults()
+    faults.answer(
+        200, times=4, when=lambda it: it.path == "/apis", page=json.dumps(answer).encode()
+    )
+    return faults
+
+
+async def test_a_kind_that_discovery_omits_at_the_start_stays_placed(
+    env: PlacementEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubeocean.fleet.selection.reader._INCOMPLETE_S", 0.0)
+    (a,) = await env.join("a")
+    group = await a_thing(env)
+    key = await env.place(namespace_selector(env.namespace))
+    expected = [("Namespace", env.namespace), ("Thing", "one")]
+    async with env.controlling(), env.reporting():
+        assert kinds(await env.completed(key, a, index="0")) == expected
+    faults = await without_group(env, group)
+    async with env.controlling(faults), env.reporting():
+        await env.config_map("settings")
+        await env.completed(key, a, index="1")
+        assert ("Thing", "one") in kinds(await env.placement(key))
+
+
+async def test_progress_is_reported_while_a_selected_kind_cannot_be_read(
+    env: PlacementEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubeocean.fleet.selection.reader._SYNC_S", 1.0)
+    (a,) = await env.join("a")
+    await env.config_map("settings")
+    key = await env.place(config_map_selector("settings"), namespace=env.namespace)
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a)
+    (work,) = await env.works(key)
+    failed = MergePatch({"status": work_status(work, status="False", Applied="Failed")})
+    await env.client.patch(WORKS, work.name, failed, work.namespace, subresource="status")
+    faults = Faults()
+    faults.answer(503, times=10_000, when=lambda it: it.path.endswith("/configmaps"))
+    async with env.controlling(faults):
+
+        async def has_failed() -> bool:
+            conditions = conditions_of((await env.placement(key)).status.conditions)
+            return conditions["ResourcePlacementApplied"] == ("False", "ApplyFailed", 1)
+
+        await until(has_failed)
+        assert (await env.placement(key)).status.observed_resource_index == "0"
+
+
+class LateClock(RealClock):
+    """A clock whose time passes by leaps."""
+
+    passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed_s
+
+
+async def test_a_standby_waits_for_all_kinds_when_it_begins_to_lead(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    group = await a_thing(env)
+    key = await env.place(namespace_selector(env.namespace))
+    clock, faults = LateClock(), await without_group(env, group)
+    client = env.hub.client(wrap=faults.wrap)
+    controllers = PlacementControllers(client, clock=clock)
+    clock.passed_s = 3600.0
+    async with running(*components_of(controllers.parts)), env.reporting():
+        placement = await env.completed(key, a, index="0")
+        assert kinds(placement) == [("Namespace", env.namespace), ("Thing", "one")]
+    await client.close()
 
 
 async def test_many_bytes_are_split(env: PlacementEnv) -> None:
@@ -227,7 +317,7 @@ async def test_history_keeps_to_its_limit(env: PlacementEnv) -> None:
 
 
 async def test_changes_are_collected(env: PlacementEnv) -> None:
-    """Two groups of snapshots are at least as far apart as the settings say."""
+    """Two groups of snapshots are created at least the configured time apart."""
     (a,) = await env.join("a")
     await env.config_map("settings")
     key = await env.place(config_map_selector("settings"), namespace=env.namespace)
@@ -261,7 +351,7 @@ async def test_an_object_that_no_snapshot_can_hold_is_a_mistake(env: PlacementEn
     body = {"apiVersion": things.api_version, "kind": "Thing", "metadata": {"name": "large"}}
 
     async def is_created() -> bool:
-        """Create the largest object that the server accepts, give or take a little."""
+        """Create an object of about the largest size that the server accepts."""
         for size in range(1_572_500, 1_570_000, -250):
             try:
                 content = body | {"spec": {"text": "x" * size}}

@@ -13,7 +13,7 @@ from support.fleet_env import HUB_COMPONENTS, FleetEnv
 
 @pytest.fixture(scope="package")
 async def planes(assets: Programs, cluster_roots: Path) -> AsyncIterator[FleetEnv]:
-    # The garbage collector of the member deletes objects whose AppliedWork goes.
+    # The garbage collector of the member deletes objects of deleted AppliedWorks.
     running = FleetEnv.start(assets, cluster_roots, member_components=HUB_COMPONENTS)
     async with running as planes:
         yield planes

@@ -1,4 +1,4 @@
-"""An application of many kinds: placed, changed, deleted and created anew on hub and member."""
+"""An application of many kinds: placed, changed, deleted and created again on hub and member."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from kubeocean.api.fleet.kinds import CLUSTER
 from kubeocean.api.fleet.placements import Placement
@@ -150,7 +152,7 @@ class Application:
             assert not lacking, lacking
             return True
 
-        await until(reached, what=what)
+        await until(reached, waiting_for=what)
 
 
 def exists(obj: Untyped | None) -> bool:
@@ -179,7 +181,7 @@ async def complete(env: FleetEnv, name: str, count: int) -> None:
         assert entry.failed_placements == ()
         return True
 
-    await until(reached, what=f"placement {name}")
+    await until(reached, waiting_for=f"placement {name}")
 
 
 def selectors(namespace: str, unique: str) -> list[Json]:
@@ -201,6 +203,7 @@ def selectors(namespace: str, unique: str) -> list[Json]:
     return [namespace_selector(namespace), definition, *cluster_wide]
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_an_application_of_many_kinds_follows_hub_and_member(env: FleetEnv) -> None:
     unique = uuid.uuid4().hex[:8]
     namespace, name = f"app-{unique}", f"crp-{unique}"
@@ -245,7 +248,7 @@ async def test_an_application_of_many_kinds_follows_hub_and_member(env: FleetEnv
                 assert obj is not None and obj.uid != getattr(before[kind], "uid", ""), kind
             return True
 
-        await until(is_made_again, what="objects that the member deleted")
+        await until(is_made_again, waiting_for="objects that the member deleted")
         await complete(env, name, everything)
 
         await on_hub.delete()

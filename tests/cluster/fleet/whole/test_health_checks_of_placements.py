@@ -130,5 +130,5 @@ async def test_an_agent_reads_the_expressions_of_kinds_from_a_file(
         "member", "wrong", *flags, kubeconfig=kubeconfig, directory=tmp_path
     ) as agent:
         assert await agent.process.wait() == 1
-        line = await agent.says("Could not start fleet member")
+        line = await agent.wait_for_output("Could not start fleet member")
         assert "must be a mapping from KIND.GROUP to an expression" in line["error"]

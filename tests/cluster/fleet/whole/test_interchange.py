@@ -90,7 +90,7 @@ async def last_condition(
         assert (last.type, last.status) == (f"{scope.prefix}{type_}", status), placement.status
         return True
 
-    await until(reached, what=f"{type_} of {name}")
+    await until(reached, waiting_for=f"{type_} of {name}")
 
 
 async def accepted(client: Client, resource: Resource[Any], stored: Object) -> Json:
@@ -241,7 +241,7 @@ class KubeFleetObjects:
         await self._write_to_member(await self._manifests())
 
     async def _manifests(self) -> list[Json]:
-        """Return the hub's objects without what servers set."""
+        """Return the hub's objects without the fields that servers set."""
         namespace = await self.env.hub.get(NAMESPACES, self.namespace, keep_raw=True)
         labels = namespace.content()["metadata"]["labels"]
         return [
@@ -399,7 +399,7 @@ class KubeFleetObjects:
         applied = []
         for ordinal, (resource, manifest) in enumerate(zip(resources, manifests, strict=True)):
             metadata = manifest["metadata"] | owner
-            # Of the metadata, only what is not the object's name or Kubernetes' own is hashed
+            # Of the metadata, the object's name and the fields of Kubernetes are not hashed
             empty = {"annotations": {}, "labels": {}}
             empty |= {"finalizers": [], "managedFields": [], "ownerReferences": []}
             annotations = {f"{FLEET}/spec-hash": digest(compact(manifest | {"metadata": empty}))}

@@ -1,7 +1,7 @@
 """A hub and the agents of its members together: from a placement to objects in members and back.
 
-Hub and agents run with the rights of an installation, and nothing is played by the test: what a
-placement selects is applied by the members' own agents, and their reports become its status.
+Hub and agents run with the rights of an installation, and the test plays no part of them: the
+members' own agents apply the selected objects, and their reports become the placement's status.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def complete(env: FleetEnv, name: str, *, index: str = "0") -> Placement:
             assert [c.status for c in each.conditions] == ["True"] * len(COMPLETE), each
         return placement
 
-    return await until(reached, what=f"placement {name}")
+    return await until(reached, waiting_for=f"placement {name}")
 
 
 async def config(client: Client, namespace: str) -> dict[str, str]:

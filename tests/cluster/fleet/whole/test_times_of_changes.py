@@ -132,7 +132,7 @@ class Sequence:
     async def delete_placement(self) -> None:
         await self.fleet.hub.delete(CLUSTER.placements, self.key.name, uid=None)
 
-    # What is measured
+    # Measured changes
 
     async def step(self, what: str, change: Awaitable[Any], is_shown: Shown) -> None:
         """Make a change, wait until it is shown, and see that nothing changes after that."""

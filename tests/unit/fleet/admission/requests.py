@@ -26,7 +26,7 @@ def request(
     groups: Sequence[str] = (),
     sub: str = "",
 ) -> AdmissionRequest:
-    """A request of a user about an object."""
+    """Return a request of a user about an object."""
     return AdmissionRequest(
         uid="1",
         kind=GroupVersionKind(group, version, kind),

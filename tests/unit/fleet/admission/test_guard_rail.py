@@ -1,4 +1,4 @@
-"""The guard rail: who may change which objects of a fleet."""
+"""The guard rail: which users may change which objects of a fleet."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_labels_of_fleet_member_clusters_can_be_denied() -> None:
     assert text("kubernetes-fleet.io/x") == ""
     assert text("kubefleet.dev/x") == denial
     assert text("kubefleet.dev/x", "system:serviceaccounts") == ""
-    assert text("a", old={}) == ""  # of upstream MemberClusters everybody may
+    assert text("a", old={}) == ""  # all users may change MemberClusters of upstream
 
 
 @pytest.mark.parametrize(

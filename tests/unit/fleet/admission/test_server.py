@@ -1,4 +1,4 @@
-"""The webhook server: answers to failures, and what strangers may read in them."""
+"""The webhook server: answers to failures, without details that clients must not read."""
 
 from __future__ import annotations
 

@@ -49,6 +49,31 @@ def test_namespaces_vanish_when_they_are_no_longer_collected() -> None:
     assert heartbeat(heartbeat(MemberStatus()), Collection()).namespaces is None
 
 
+def test_conditions_about_properties_vanish_when_they_are_no_longer_reported() -> None:
+    about = (
+        Condition("ClusterPropertyCollectionSucceeded", "True"),
+        Condition("AKSClusterCostPropertiesCollectionSucceeded", "True"),
+        Condition("NamespaceCollectionSucceeded", "True"),
+    )
+    collected = heartbeat(MemberStatus(), Collection(conditions=about))
+    types = [each.type for each in collected.conditions]
+    assert types == ["ClusterPropertyProviderStarted", *(each.type for each in about)]
+    assert heartbeat(collected, None).conditions == collected.conditions  # nothing was collected
+    own = Condition("Another", "True", "r", "", "t", 4)
+    stored = MemberStatus(conditions=(*collected.conditions, own))
+    after = heartbeat(stored, Collection())
+    assert [each.type for each in after.conditions] == ["ClusterPropertyProviderStarted", "Another"]
+
+
+def test_a_message_of_any_length_is_one_that_an_api_server_accepts() -> None:
+    failed = Condition("ClusterPropertyCollectionSucceeded", "False", "TimedOut", "x" * 1_000_000)
+    stored = internal(status=MemberStatus(), generation=4)
+    status = report.heartbeat_status(
+        stored, (report.health_condition(""),), None, (failed,), now="t"
+    )
+    assert len(status.conditions[0].message) <= 32_768
+
+
 def test_reports_of_other_agents_stay() -> None:
     other = agent("True", "MultiClusterServiceAgent")
     status = heartbeat(MemberStatus(agent_status=(other,)))

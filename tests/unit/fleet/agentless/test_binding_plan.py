@@ -117,7 +117,7 @@ JOINED = (Condition("Joined", "True", "MemberClusterJoined"),)
         (binding(None, reason="Leaving"), None, (BindingStep.NOTHING, "Left")),
         (binding(deleting=True), member(), (BindingStep.DELETE, "Leaving")),
         (binding(deleting=True), None, (BindingStep.NOTHING, "")),
-        # A user deleted the MemberCluster, or the binding has left and joins anew.
+        # A user deleted the MemberCluster, or the binding has left and joins again.
         (binding(reason="Joined"), member(deleting=True), (BindingStep.MARK_LEFT, "")),
         (binding(reason="Leaving"), member(deleting=True), (BindingStep.NOTHING, "")),
     ],

@@ -91,7 +91,7 @@ def test_changes_of_the_member_change_its_objects() -> None:
     (period,) = object_writes(member(heartbeat_period_seconds=5), before)
     assert (period.resource.kind, period.create) == ("InternalMemberCluster", False)
     assert period.body["spec"] == {"state": "Join", "heartbeatPeriodSeconds": 5}
-    assert period.body["metadata"]["uid"] == "stored"  # an apply must not create it anew
+    assert period.body["metadata"]["uid"] == "stored"  # an apply must not create it again
     (subject,) = object_writes(member(identity=RbacSubject("User", "other")), before)
     assert (subject.resource.kind, subject.create) == ("RoleBinding", False)
 

@@ -43,7 +43,19 @@ def test_an_empty_report_empties_all_but_the_agents() -> None:
     assert copied.agent_status == REPORT.agent_status
     assert (copied.properties, copied.namespaces) == ({}, None)
     assert copied.resource_usage == ResourceUsage()
-    assert copied.conditions == REPORT.conditions  # merged one by one, never removed
+    assert copied.conditions == REPORT.conditions  # merged one by one
+
+
+def test_the_condition_about_namespaces_is_removed_with_the_namespaces() -> None:
+    about = Condition("NamespaceCollectionSucceeded", "True", "Succeeded")
+    before = MemberStatus(conditions=(*REPORT.conditions, about), namespaces={"n": ""})
+    without = MemberStatus(conditions=REPORT.conditions)
+    copied = copy_report(member(status=before), internal(status=without))
+    assert [each.type for each in copied.conditions] == ["ClusterPropertyProviderStarted"]
+    # One of the two alone is the report of an agent that collects them
+    for report in (MemberStatus(namespaces={}), MemberStatus(conditions=(about,))):
+        copied = copy_report(member(status=before), internal(status=report))
+        assert about.type in [each.type for each in copied.conditions]
 
 
 def test_conditions_keep_their_order() -> None:

@@ -231,7 +231,7 @@ def test_two_placements_of_one_object_know_each_other() -> None:
     claims, one, two = Claims(), Key("", "one"), Key("", "two")
     assert claims.update(one, claiming("one", "web")) == set()
     assert claims.others(one, original()) == set()
-    # Whatever the version of the kind
+    # For every version of the kind
     assert claims.update(two, claiming("two", "web", version="v2")) == {one}
     assert claims.others(one, original()) == {two}
     assert claims.update(two, claiming("two", "web", strategy=WORK_API)) == {one}

@@ -13,7 +13,7 @@ from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement, Pl
 from kubeocean.api.fleet.schema import document
 from kubeocean.api.fleet.works import WorkStatus
 from kubeocean.fleet.caches import prune_binding, prune_placement
-from kubeocean.fleet.works.views import CachedWork, prune_work
+from kubeocean.fleet.works.views import CachedWork, objects_digest, prune_work
 from kubeocean.runtime.objects import Condition, Meta, Object, ObjectT
 from unit.fleet.placements.builders import NOW, a_binding, a_placement
 
@@ -23,7 +23,11 @@ CONDITIONS = tuple(
     for step in STEPS
 )
 BINDING = a_binding("c", conditions=CONDITIONS)
-WORK = CachedWork(metadata=Meta(name="app-work"), status=WorkStatus(conditions=CONDITIONS))
+WORK = CachedWork(
+    metadata=Meta(name="app-work"),
+    status=WorkStatus(conditions=CONDITIONS),
+    digest=objects_digest(()),
+)
 PLACEMENT = a_placement(
     status=PlacementStatus(
         placement_statuses=tuple(

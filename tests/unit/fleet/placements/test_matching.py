@@ -1,4 +1,4 @@
-"""Which changes of watched objects concern a placement, and what is remembered of contents."""
+"""Which changes of watched objects concern a placement, and which contents are cached."""
 
 from __future__ import annotations
 

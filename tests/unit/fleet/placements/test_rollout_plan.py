@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.policies import PlacementPolicy
-from kubeocean.api.fleet.strategies import ApplyStrategy, RollingUpdate, ServerSideApplyConfig
+from kubeocean.api.fleet.schema import document
+from kubeocean.api.fleet.strategies import (
+    ApplyStrategy,
+    ApplyStrategyType,
+    RollingUpdate,
+    ServerSideApplyConfig,
+    WhenToApply,
+)
 from kubeocean.fleet.rollout.plan import (
     Release,
     RolloutPlan,
@@ -22,6 +29,8 @@ from kubeocean.fleet.rollout.plan import (
 )
 from kubeocean.fleet.rollout.readiness import can_become_ready, has_failed, readiness
 from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.objects import Condition
+from support.strategic_merge import merge_json
 from unit.fleet.placements.builders import APPLIED, NOW, a_binding, a_placement, condition, steps
 
 TIME: datetime = instant_of(NOW)
@@ -76,6 +85,17 @@ def test_removals_come_before_updates() -> None:
     assert (clusters(decided.remove), clusters(decided.release)) == (["b"], [])
     decided = decide(bindings, 2, max_unavailable=1)
     assert (clusters(decided.remove), clusters(decided.release)) == (["b"], ["a"])
+
+
+@pytest.mark.parametrize("conditions", [SLOW, ()])
+def test_clusters_that_are_not_available_are_removed_when_no_others_are_wanted(
+    conditions: tuple[Condition, ...],
+) -> None:
+    broken = a_binding("b", conditions=conditions, state="Unscheduled")
+    assert clusters(decide([broken], 0, max_unavailable="25%").remove) == ["b"]
+    ready = a_binding("a", conditions=READY)
+    assert clusters(decide([ready, broken], 1, max_unavailable=0).remove) == ["b"]
+    assert clusters(decide([broken], 1, max_unavailable=0).remove) == [], "too few are ready"
 
 
 def test_a_cluster_with_a_deleting_binding_waits() -> None:
@@ -160,6 +180,24 @@ def test_patches_leave_nothing_of_an_earlier_release() -> None:
     pushed = strategy_patch(binding, strategy)["spec"]["applyStrategy"]
     assert pushed["serverSideApplyConfig"] == {"force": True}
     assert pushed["allowCoOwnership"] is None
+
+
+STRATEGIES = st.builds(
+    ApplyStrategy,
+    type=st.sampled_from(ApplyStrategyType),
+    when_to_apply=st.sampled_from(WhenToApply),
+    allow_co_ownership=st.booleans(),
+    server_side_apply_config=st.none() | st.builds(ServerSideApplyConfig, force=st.booleans()),
+)
+
+
+@given(STRATEGIES, STRATEGIES)
+def test_a_pushed_strategy_replaces_the_earlier_one(
+    before: ApplyStrategy, after: ApplyStrategy
+) -> None:
+    binding = a_binding("a", strategy=before)
+    patched = merge_json({"spec": document(binding.spec)}, strategy_patch(binding, after))
+    assert msgspec.convert(patched, Binding).spec.apply_strategy == after
 
 
 @st.composite

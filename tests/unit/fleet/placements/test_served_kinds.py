@@ -47,3 +47,28 @@ def test_a_kind_whose_service_is_deleted_goes() -> None:
 def test_definitions_without_a_kind_are_named() -> None:
     assert ALL.undiscovered([*DEFINITIONS, "gadgets.example.com"]) == ["gadgets.example.com"]
     assert ALL.undiscovered(DEFINITIONS) == []
+
+
+GADGET = GroupVersionKind("example.com", "v1", "Gadget")
+REPORT = GroupVersionKind("reports.example.org", "v1", "Report")
+
+
+def test_a_kind_that_was_selected_and_is_not_discovered_is_unread() -> None:
+    started = ServedKinds().updated([PODS], DEFINITIONS, SERVICES)
+    pod = GroupVersionKind("", "v1", "Pod")
+    assert started.unread([pod, THING], DEFINITIONS, SERVICES) == [THING]
+    assert started.unread([THING], set(), {"v1."}) == []
+
+
+def test_a_kind_whose_definition_is_gone_is_absent_and_not_unread() -> None:
+    assert ALL.unread([GADGET], DEFINITIONS, SERVICES) == []
+    assert ALL.unread([GADGET], {*DEFINITIONS, "gadgets.example.com"}, SERVICES) == [GADGET]
+
+
+def test_kinds_of_an_aggregated_server_that_does_not_answer_are_unread() -> None:
+    services = {*SERVICES, "v1.reports.example.org"}
+    assert ALL.unread([REPORT], DEFINITIONS, services) == [REPORT]
+    assert ALL.unread([REPORT], DEFINITIONS, SERVICES) == []
+    summaries = a_resource("summaries", "Summary", "reports.example.org")
+    answers = ServedKinds().updated([PODS, THINGS, summaries], DEFINITIONS, services)
+    assert answers.unread([REPORT], DEFINITIONS, services) == []

@@ -171,8 +171,9 @@ def test_other_content_gets_the_next_index() -> None:
 
 
 def test_an_index_that_the_status_or_a_binding_names_is_not_used_again() -> None:
-    observed = a_placement(status=PlacementStatus(observed_resource_index="6"))
-    assert plan(observed, [], content("1")) == CreateGroup(7)
+    for index in (0, 6):
+        observed = a_placement(status=PlacementStatus(observed_resource_index=str(index)))
+        assert plan(observed, [], content("1")) == CreateGroup(index + 1)
     decided = plan_resources(
         a_placement(),
         [],

@@ -25,7 +25,7 @@ from kubeocean.api.fleet.policies import PlacementPolicy
 from kubeocean.api.fleet.schema import document
 from kubeocean.api.fleet.snapshots import PolicySnapshot
 from kubeocean.api.fleet.strategies import RolloutStrategy
-from kubeocean.fleet.status.clusters import cluster_entries
+from kubeocean.fleet.status.clusters import cluster_entries, has_finished
 from kubeocean.fleet.status.mirror import mirror_document, source_status, with_synced
 from kubeocean.fleet.status.placement import (
     external_index,
@@ -107,6 +107,22 @@ def test_a_cluster_without_a_current_binding_is_unknown(binding: Binding | None)
         ("Scheduled", "True", "Scheduled"),
         ("RolloutStarted", "Unknown", "RolloutStartedUnknown"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("binding", "finished"),
+    [
+        (a_binding("a", conditions=steps(*APPLIED)), True),
+        (a_binding("a", conditions=steps(*APPLIED, last="False")), False),
+        (a_binding("a", conditions=steps(*APPLIED[:-1])), False),
+        (a_binding("a", generation=2, conditions=steps(*APPLIED)), False),
+        (a_binding("a", deleting=True, conditions=steps(*APPLIED)), False),
+        (a_binding("a"), False),
+    ],
+)
+def test_a_binding_has_finished_with_its_last_step(binding: Binding, finished: bool) -> None:
+    assert has_finished(binding, "Available") is finished
+    assert not has_finished(binding, "DiffReported")
 
 
 def test_a_binding_on_an_older_snapshot_shows_the_latest_index() -> None:

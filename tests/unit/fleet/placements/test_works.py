@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from kubeocean.api.fleet.works import (
     WorkResourceIdentifier,
     WorkStatus,
 )
+from kubeocean.fleet.rollout.readiness import readiness
 from kubeocean.fleet.snapshots.plan import groups
 from kubeocean.fleet.works.documents import adjust_patch, replace_patch, work_document
 from kubeocean.fleet.works.plan import (
@@ -32,6 +34,7 @@ from kubeocean.fleet.works.plan import (
 )
 from kubeocean.fleet.works.report import report
 from kubeocean.fleet.works.views import CachedWork, prune_work
+from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.objects import Key
 from unit.fleet.placements.builders import (
     NOW,
@@ -130,8 +133,8 @@ def test_another_strategy_keeps_the_manifests(
     (old,), (new,) = desired(before), desired(after, report_back=report_back)
     work = as_stored(before, old)
     decided = decide(after, (new,), work)
-    assert (decided.replace, decided.adjust) == ((), ((work, new),))
-    assert "workload" not in adjust_patch(work, new)["spec"]
+    assert (decided.replace, decided.adjust) == ((), ((work, new.settings),))
+    assert "workload" not in adjust_patch(work, new.settings)["spec"]
 
 
 def test_works_without_a_snapshot_are_deleted() -> None:
@@ -153,6 +156,23 @@ def test_a_work_of_another_binding_blocks() -> None:
     )
     decided = decide(binding, wanted, other)
     assert (decided.create, decided.blocked) == ((), (other,))
+
+
+@pytest.mark.parametrize("namespace", ["", "web"])
+def test_a_work_that_lost_the_label_of_its_binding_gets_it_again(namespace: str) -> None:
+    binding = a_binding("a", namespace=namespace)
+    wanted = desired(binding)
+    work = as_stored(binding, wanted[0])
+
+    def labelled(**labels: str) -> CachedWork:
+        metadata = msgspec.structs.replace(work.metadata, labels=labels)
+        return msgspec.structs.replace(work, metadata=metadata)
+
+    rest = {name: text for name, text in work.labels.items() if name != names.LABEL_PARENT_BINDING}
+    found = labelled(**rest)
+    assert decide(binding, wanted, found) == WorksPlan(adjust=((found, wanted[0].settings),))
+    foreign = labelled(**{**rest, names.LABEL_PARENT_PLACEMENT: "other"})
+    assert decide(binding, wanted, foreign) == WorksPlan(blocked=(foreign,))
 
 
 # Status of a binding
@@ -257,6 +277,20 @@ def test_transition_times_are_kept() -> None:
     assert {each.observed_generation for each in second.conditions} == {2}
 
 
+@pytest.mark.parametrize("before", ["WorkNotTrackable", "AllManifestsAvailable"])
+def test_the_unavailable_period_begins_anew_with_each_release(before: str) -> None:
+    first = judge(a_binding("a"), work("1", APPLIED, condition("Available", reason=before)))
+    untrackable = work("1", APPLIED, condition("Available", reason="WorkNotTrackable"))
+    later = "2026-01-01T00:01:00Z"
+    same = judge(a_binding("a", conditions=first.conditions), untrackable, now=later)
+    assert same.conditions[-1].last_transition_time == NOW
+    released = a_binding("a", generation=2, conditions=first.conditions)
+    released = msgspec.structs.replace(released, status=judge(released, untrackable, now=later))
+    start = instant_of(later)
+    assert readiness(released, 60, start) == (False, 60)
+    assert readiness(released, 60, start + timedelta(seconds=60)).ready
+
+
 def manifest(name: str, *conditions: Any, **details: Any) -> ManifestCondition:
     identifier = WorkResourceIdentifier(version="v1", kind="ConfigMap", name=name, namespace="n")
     return ManifestCondition(identifier, conditions, **details)
@@ -302,6 +336,17 @@ def test_reports_of_good_manifests_are_not_cached() -> None:
     kept = [each.identifier.name for each in cached.status.manifest_conditions]
     assert kept == ["bad", "drifted", "diffed"]
     assert len(cached.status.conditions) == 2
+
+
+def test_a_digest_takes_the_place_of_manifests() -> None:
+    def cached(*manifests: Any) -> CachedWork:
+        body = {"metadata": {"name": "w"}, "spec": {"workload": {"manifests": manifests}}}
+        return prune_work(msgspec.json.decode(msgspec.json.encode(body), type=CachedWork))
+
+    one, two = {"kind": "A"}, {"kind": "B"}
+    assert cached(one, two).spec.workload.manifests == ()
+    assert cached(one, two).digest == cached(one, two).digest
+    assert len({cached(*each).digest for each in ((), (one,), (one, two), (two, one))}) == 4
 
 
 def test_objects_in_an_envelope_name_it() -> None:

@@ -1,4 +1,4 @@
-"""Builders for clusters, policies and bindings, and a placement that lives through cycles."""
+"""Builders for clusters, policies and bindings, and a placement over several scheduling cycles."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Placement:
             )
 
     def roll_out(self) -> None:
-        """Bind what is scheduled and remove what is unscheduled."""
+        """Bind scheduled bindings and remove unscheduled ones."""
         for item in list(self.bindings.values()):
             if item.state == "Scheduled":
                 self.bindings[item.name] = replace(item, state="Bound")

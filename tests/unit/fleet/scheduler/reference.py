@@ -126,7 +126,7 @@ class Reference:
         return Expected(unschedule=removed | self.obsolete, fulfilled=True, selected=set(remaining))
 
     def worth(self, name: str) -> tuple[bool, int, int, str]:
-        """Return what is compared in a downscale; PickFixed leaves bindings without a score."""
+        """Return the sort key of a downscale; bindings of PickFixed have no score."""
         decision = self.current[name].decision
         assert decision is not None
         score = decision.cluster_score

@@ -1,4 +1,4 @@
-"""Taints, namespaces, and the order in which filters are asked."""
+"""Taints, namespaces, and the order of filters."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_policy_judges_a_changed_cluster_otherwise(
     assert Verdicts(policy).differ(OLD, new, NOW) is expected
 
 
-# Changes that come often enough for the property below to be tried on most examples
+# Changes that are frequent enough for the property below to be tried on most examples
 property_policies = st.one_of(
     st.builds(
         pick_all,
