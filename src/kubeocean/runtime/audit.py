@@ -33,8 +33,6 @@ _SILENT_RESOURCES: Final = (("coordination.k8s.io", "leases"), ("events.k8s.io",
 _CORE_EVENTS: Final = ("", "events")
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_log = get_logger(AUDIT_LOGGER)
-
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -70,6 +68,10 @@ class _Body(msgspec.Struct, frozen=True, rename="camel"):
     reason: str | None = None  # in a Status
 
     @property
+    def name(self) -> str:
+        return self.metadata.name if self.metadata else ""
+
+    @property
     def uid(self) -> str:
         options = self.delete_options.preconditions if self.delete_options else None
         parts = (self.preconditions, options, self.details, self.metadata)
@@ -85,7 +87,9 @@ def write_of(request: Request) -> Write | None:
     verb = _VERBS.get(request.method)
     if verb is None or any(name == "dryRun" for name, _ in request.query):
         return None
-    root, *words = [unquote(word) for word in request.path.strip("/").split("/")]
+    root, *words = request.path.strip("/").split("/")
+    if "%" in request.path:
+        words = [unquote(word) for word in words]
     group = words.pop(0) if root == "apis" and words else ""
     if root not in ("api", "apis") or len(words) < 2 or group in _SILENT_GROUPS:
         return None
@@ -105,8 +109,7 @@ class AuditTransport:
 
     def __init__(self, inner: Transport, *, cluster: str, actor: str) -> None:
         self._inner = inner
-        self._cluster = cluster
-        self._actor = actor
+        self._log = get_logger(AUDIT_LOGGER).bind(actor=actor, cluster=cluster)
 
     @property
     def generation(self) -> int:
@@ -120,16 +123,13 @@ class AuditTransport:
             response = await self._inner.send(request)
         except Unreachable as error:
             outcome = "not answered" if error.sent else "not sent"
-            self._note(write, request, _NOTHING, outcome=outcome, error=str(error))
+            self._failed(write, request, outcome=outcome, error=str(error))
             raise
-        answer = _read(response.body)
         if 200 <= response.status < 300:
-            self._note(write, request, answer, outcome="done")
+            self._done(write, request, response)
         else:
-            reason = answer.reason or ""
-            self._note(
-                write, request, _NOTHING, outcome="refused", status=response.status, reason=reason
-            )
+            reason = _read(response.body).reason or ""
+            self._failed(write, request, outcome="refused", status=response.status, reason=reason)
         return response
 
     @asynccontextmanager
@@ -143,22 +143,27 @@ class AuditTransport:
     async def close(self) -> None:
         await self._inner.close()
 
-    def _note(
-        self, write: Write, request: Request, answer: _Body, *, outcome: str, **more: object
-    ) -> None:
+    def _done(self, write: Write, request: Request, response: Response) -> None:
         body = _read(request.body or b"")
-        names = (write.name, *(each.metadata.name for each in (answer, body) if each.metadata))
-        _log.info(
-            "Wrote object" if outcome == "done" else "Failed to write object",
-            actor=self._actor,
-            cluster=self._cluster,
+        name, uid = write.name, body.uid
+        if not (name and uid):  # the answer is long, and read only if needed
+            answer = _read(response.body)
+            name, uid = name or answer.name or body.name, uid or answer.uid
+        self._note("Wrote object", write, name, uid, outcome="done")
+
+    def _failed(self, write: Write, request: Request, **more: object) -> None:
+        body = _read(request.body or b"")
+        self._note("Failed to write object", write, write.name or body.name, body.uid, **more)
+
+    def _note(self, message: str, write: Write, name: str, uid: str, **more: object) -> None:
+        self._log.info(
+            message,
             verb=write.verb,
             group=write.group,
             resource=write.resource,
             namespace=write.namespace,
-            name=next(filter(None, names), ""),
-            uid=body.uid or answer.uid,
-            outcome=outcome,
+            name=name,
+            uid=uid,
             **more,
         )
 

@@ -14,6 +14,7 @@ Of the four patch types only `ApplyPatch` is retried when its outcome is unknown
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ from kubeocean.errors import (
     api_error,
     printable,
 )
-from kubeocean.runtime.cache_budget import CacheBudget
+from kubeocean.runtime.answer_budget import TOO_MANY_VALUES, AnswerBudget, has_too_many_values
+from kubeocean.runtime.cache_budget import CacheBudget, size_of
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.objects import Json, ObjectT, Resource, decode_list, decode_object, encode
@@ -109,12 +111,12 @@ class Listing(Generic[ObjectT]):
     items: list[ObjectT]
     version: str
     begins: bool = True
-    size: int = 0  # in bytes
 
 
 class Client:
     """Client of one cluster over one transport; `cluster` is the cluster's name in logs and
-    metrics. `cache_budget` limits the informers of this client together."""
+    metrics. `cache_budget` limits the objects in informers and lists of this client together,
+    `answer_budget` the bytes of incomplete answers and events."""
 
     def __init__(
         self,
@@ -128,10 +130,12 @@ class Client:
         retry: RetryPolicy | None = None,
         timeout_s: float = TIMEOUT_S,
         cache_budget: CacheBudget | None = None,
+        answer_budget: AnswerBudget | None = None,
     ) -> None:
         self.transport = transport
         self.cluster = cluster
         self.cache_budget = cache_budget
+        self.answer_budget = answer_budget or AnswerBudget()
         self.field_manager = field_manager
         self._clock = clock or RealClock()
         self._limit = TokenBucket(qps, burst, clock=self._clock) if qps is not None else None
@@ -180,22 +184,29 @@ class Client:
     ) -> Listing[ObjectT]:
         """List all objects that match, in pages of one consistent listing.
 
-        :raises ResponseTooLarge: the pages together exceed the client's `cache_budget`.
+        :raises ResponseTooLarge: the pages together do not fit into the client's `cache_budget`.
         """
         items: list[ObjectT] = []
         version = ""
-        size = 0
-        async for part in self.pages(
-            resource, namespace, labels=labels, fields=fields, page=page, keep_raw=keep_raw
-        ):
-            if part.begins:
-                version = part.version
-                items.clear()
-            items.extend(part.items)
-            size += part.size
-            if self.cache_budget is not None and size > self.cache_budget.limit:
-                limit = self.cache_budget.limit
-                raise ResponseTooLarge(f"could not list {resource}: more than {limit} bytes")
+        budget = self.cache_budget or CacheBudget(sys.maxsize)
+        size = 0  # charged to the budget
+        try:
+            async for part in self.pages(
+                resource, namespace, labels=labels, fields=fields, page=page, keep_raw=keep_raw
+            ):
+                if part.begins:
+                    version = part.version
+                    items.clear()
+                    budget.take(-size)
+                    size = 0
+                items += part.items
+                more = sum(map(size_of, part.items)) if self.cache_budget is not None else 0
+                if not budget.take(more):
+                    message = f"the objects of this cluster take more than {budget.limit} bytes"
+                    raise ResponseTooLarge(f"could not list {resource}: {message}")
+                size += more
+        finally:
+            budget.take(-size)
         return Listing(items, version)
 
     async def pages(
@@ -239,7 +250,8 @@ class Client:
                 meta, items = decode_list(resource.type, body, keep_raw=keep_raw)
             except _UNREADABLE as error:
                 raise _unreadable(doing, error) from error
-            yield Listing(items, meta.resource_version, begins=not token, size=len(body))
+            del body  # not in memory while the next page is read
+            yield Listing(items, meta.resource_version, begins=not token)
             token = meta.continue_
             if not token:
                 return
@@ -472,6 +484,8 @@ class Client:
     async def _try(self, request: Request, doing: str) -> bytes:
         response = await self.transport.send(request)
         if 200 <= response.status < 300:
+            if self.answer_budget.limited and has_too_many_values(response.body):
+                raise ResponseTooLarge(f"could not {doing}: the response has {TOO_MANY_VALUES}")
             return response.body
         raise api_error(
             response.status,

@@ -58,8 +58,7 @@ class Clock(Protocol):
 class RealClock:
     """Clock of the machine."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def now(self) -> datetime:
         return datetime.now(UTC)

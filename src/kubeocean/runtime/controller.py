@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
@@ -236,7 +237,6 @@ class Controller(Generic[K]):
     async def _turn(self, key: K) -> _Result | None:
         """Reconcile one key, measure the reconcile, and handle its outcome or exception."""
         started = self._clock.monotonic()
-        self._active.inc()
         try:
             result = await self._attempt(key)
         except asyncio.CancelledError as error:
@@ -246,8 +246,6 @@ class Controller(Generic[K]):
             result = self._failed(key, error)
         except Exception as error:
             result = self._failed(key, error)
-        finally:
-            self._active.dec()
         if result is None:
             return None
         self._seconds.observe(self._clock.monotonic() - started)
@@ -343,9 +341,14 @@ class Controller(Generic[K]):
         self._seconds = metrics.histogram(
             "controller_runtime_reconcile_time_seconds", "Seconds of a reconcile", label, _BUCKETS
         ).labels(name)
-        self._active = metrics.gauge(
+        # Read at each scrape; through a weak reference, or the registry would keep every controller
+        # that ever existed.
+        this = weakref.ref(self)
+        metrics.gauge(
             "controller_runtime_active_workers", "Workers that reconcile now", label
-        ).labels(name)
+        ).labels(name).set_function(
+            lambda: 0 if (controller := this()) is None else len(controller._busy)
+        )
         metrics.gauge(
             "controller_runtime_max_concurrent_reconciles", "Workers in all", label
         ).labels(name).set(self.workers)

@@ -226,7 +226,8 @@ class Fields:
         if isinstance(value, wanted):
             # Without its C parser PyYAML accepts half of a surrogate pair, which cannot be encoded.
             if isinstance(value, str) and _SURROGATE.search(value):
-                raise self.error(name, "has a lone surrogate in it")
+                message = "has a character that cannot be encoded as UTF-8"
+                raise self.error(name, f"{message} (half of a surrogate pair)")
             return value
         hint = " (quote it)" if wanted is str and isinstance(value, int | float) else ""
         raise self.error(name, f"must be {_TYPE_NAMES[wanted]}, not {_type_name(value)}{hint}")

@@ -191,6 +191,8 @@ class Informer(Generic[ObjectT]):
                 match news:
                     case Changed():
                         self._change(news)
+                        # Objects that are not kept would stay in memory until the next event.
+                        news.events.clear()
                     case Restarted():
                         self._began_at = self._clock.monotonic()
                         self._unseen = set(self._items)
@@ -212,7 +214,7 @@ class Informer(Generic[ObjectT]):
                 self._put(key, None)
             else:
                 new = prune(obj) if prune else obj
-                if self._budget is None or self._fits(key, new, news.event_size):
+                if self._budget is None or self._fits(key, new):
                     self._put(key, new)
         if unseen is None:
             self._version = news.version
@@ -237,7 +239,7 @@ class Informer(Generic[ObjectT]):
         for delay_s in self._writes.passed(self._version, changed):
             self._figures.lag.observe(delay_s)
 
-    def _fits(self, key: Key, new: ObjectT, event_size: int) -> bool:
+    def _fits(self, key: Key, new: ObjectT) -> bool:
         """Charge the budget with an object; False if the object has to be left out.
 
         During a list, objects that the list has not contained yet make room: they are gone, or the
@@ -247,7 +249,7 @@ class Informer(Generic[ObjectT]):
         old = self._items.get(key)
         if old is not None and old.uid != new.uid:
             self._put(key, None)
-        size = size_of(new, event_size)
+        size = size_of(new)
         more = size - self._sizes.get(key, 0)
         while not self._budget.take(more):
             if not self._unseen:
@@ -316,6 +318,7 @@ class Informer(Generic[ObjectT]):
         """
         self._growth += 1
         if self._growth % FREEZE_EVERY == 0:
+            gc.collect()  # garbage would stay for ever
             gc.freeze()
 
 

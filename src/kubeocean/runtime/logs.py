@@ -7,14 +7,14 @@ form. The level can change while the program runs.
     log = get_logger(__name__)
     log.info("Created pod", vpod=vpod.key, ppod=ppod.key)
 
-Fields bound with `bound(reconcile=...)` are on every line of that task. The last step before a line
-is written, for the program's lines and for those of libraries, is `redaction`, so that no secret is
-logged.
+Fields bound with `bound(reconcile=...)` are on every line of that task. Every line of the program
+and of libraries goes through `redaction`, so that no secret is logged.
+
+A line is rendered in a few microseconds: a syncer logs each of its writes.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -23,14 +23,12 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, Literal, TextIO, TypeAlias, cast
+from typing import Final, Literal, TextIO, TypeAlias
 
-import structlog
-from structlog.stdlib import BoundLogger, ProcessorFormatter
-from structlog.typing import EventDict, Processor, WrappedLogger
+import msgspec
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.redaction import redact
+from kubeocean.runtime.redaction import Plain, redact_fields
 
 __all__ = [
     "AUDIT_LOGGER",
@@ -47,20 +45,61 @@ __all__ = [
 
 AUDIT_LOGGER: Final = "kubeocean.audit"
 
-Logger: TypeAlias = BoundLogger
 LogFormat: TypeAlias = Literal["json", "console"]
 
 # From the fewest to the most lines.
 LEVELS: Final[tuple[str, ...]] = ("error", "warning", "info", "debug")
-_HEAD: Final = ("ts", "level", "logger", "msg")
+_HEAD: Final = frozenset({"ts", "level", "logger", "msg"})
 
 _bound: ContextVar[Mapping[str, object]] = ContextVar("kubeocean_bound")
 _NOTHING: Final[Mapping[str, object]] = {}
 
 
+class Logger:
+    """Logger of a module, over the standard logger of the same name, with fields on each line.
+
+    The field `exc_info`, which is an exception or True for the present one, becomes the field
+    `exception` with the traceback.
+    """
+
+    __slots__ = ("_fields", "_logger")
+
+    def __init__(self, logger: logging.Logger, fields: Mapping[str, object]) -> None:
+        self._logger = logger
+        self._fields = fields
+
+    def bind(self, **fields: object) -> Logger:
+        """Return a logger with these fields on each line, in addition to those of this logger."""
+        return Logger(self._logger, {**self._fields, **fields})
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        self._write(logging.DEBUG, message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        self._write(logging.INFO, message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        self._write(logging.WARNING, message, fields)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        self._write(logging.ERROR, message, fields)
+
+    def exception(self, message: str, /, **fields: object) -> None:
+        """Log an error with the traceback of the present exception."""
+        self._write(logging.ERROR, message, {"exc_info": True, **fields})
+
+    def _write(self, level: int, message: str, fields: Mapping[str, object]) -> None:
+        logger = self._logger
+        if not logger.isEnabledFor(level):
+            return
+        line = _line(message, {**self._fields, **fields})
+        # Not by `logger.log`, which would look for the caller in the stack.
+        logger.handle(logger.makeRecord(logger.name, level, "", 0, line, (), None))
+
+
 def get_logger(name: str) -> Logger:
     """Return the logger of a module; use as `log.info("Constant message", field=value)`."""
-    return BoundLogger(logging.getLogger(name), processors=list(_CHAIN), context={})
+    return Logger(logging.getLogger(name), _NOTHING)
 
 
 class bound:
@@ -102,7 +141,7 @@ def configure(
     severity = _severity(level)
     target = stream if stream is not None else sys.stderr
     handler = _Handler(target)
-    render = _render_json if format == "json" else _console(target)
+    render = _json if format == "json" else _console(target)
     handler.setFormatter(_Formatter(render))
     root = logging.getLogger()
     before, before_level = root.handlers[:], root.level
@@ -110,18 +149,8 @@ def configure(
     root.setLevel(severity)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)  # whatever the level of the process
     logging.captureWarnings(True)
-    ours_before = structlog.get_config()
-    # For modules that use structlog directly; loggers of `get_logger` do not depend on this.
-    structlog.configure(
-        processors=list(_CHAIN),
-        wrapper_class=BoundLogger,
-        context_class=dict,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
 
     def restore() -> None:
-        structlog.configure(**ours_before)
         root.handlers = before
         root.setLevel(before_level)
         logging.captureWarnings(False)
@@ -154,24 +183,26 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Log handler made by `configure`; the type distinguishes it from other handlers."""
 
 
-class _Fields(dict[str, object]):
-    """Fields of a line of this program; the type distinguishes it from a dict that a library
-    logs."""
+class _Line(dict[str, Plain]):
+    """A redacted message, as `msg`, with its fields; the type distinguishes it from a dict that a
+    library logs."""
 
 
-class _Formatter(ProcessorFormatter):
-    """Formatter that renders lines of this program as they are; lines of libraries are converted
-    first."""
+class _Formatter(logging.Formatter):
+    """Formatter of the lines of this program and of records of libraries."""
 
-    def __init__(self, render: Processor) -> None:
-        super().__init__(processors=[_head, render], foreign_pre_chain=list(_FOREIGN_CHAIN))
+    def __init__(self, render: Callable[[dict[str, Plain]], str]) -> None:
+        super().__init__()
         self._render = render
 
     def format(self, record: logging.LogRecord) -> str:
-        if type(record.msg) is not _Fields:
-            return super().format(record)
-        line: EventDict = {**record.msg, "_record": record, "_from_structlog": True}
-        return str(self._render(None, "", _head(None, "", line)))
+        line = record.msg if type(record.msg) is _Line else _foreign(record)
+        head: dict[str, Plain] = {
+            "ts": _rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        return self._render(head | line)
 
 
 def _severity(level: str) -> int:
@@ -180,92 +211,59 @@ def _severity(level: str) -> int:
     return logging.getLevelNamesMapping()[level.upper()]
 
 
-def _merge_bound(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Add bound fields that the log line does not set itself."""
-    for name, value in _bound.get(_NOTHING).items():
-        event.setdefault(name, value)
-    return event
+def _line(message: str, fields: Mapping[str, object]) -> _Line:
+    """Return the line of a message, already redacted: handlers of other code get no secrets.
 
-
-def _exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replace `exc_info` by the field `exception`: the traceback as text, without local
-    variables."""
-    about = event.pop("exc_info", None)
-    if about is True:
-        about = sys.exc_info()[1]
-    elif isinstance(about, tuple):
-        about = cast("tuple[type, BaseException | None, TracebackType | None]", about)[1]
-    if isinstance(about, BaseException):
-        event["exception"] = "".join(traceback.format_exception(about)).rstrip()
-    return event
-
-
-def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Redact all fields of a log line; the result has only plain data for a renderer."""
-    return {
-        name: value if name in _META else redact(value, name=name) for name, value in event.items()
-    }
-
-
-def _to_record(
-    _logger: WrappedLogger, _method: str, event: EventDict
-) -> tuple[tuple[_Fields], dict[str, object]]:
-    """Return the arguments with which the standard logger makes a LogRecord of a line."""
-    return (_Fields(event),), {}
-
-
-_META: Final = ("_record", "_from_structlog")
-
-# Redaction runs before the line becomes a LogRecord, so that handlers of other code get no secrets
-# either.
-_CHAIN: Final[tuple[Processor, ...]] = (
-    structlog.stdlib.filter_by_level,
-    _merge_bound,
-    structlog.stdlib.PositionalArgumentsFormatter(),
-    structlog.processors.StackInfoRenderer(),
-    _exception,
-    _redact,
-    _to_record,
-)
-_FOREIGN_CHAIN: Final[tuple[Processor, ...]] = (
-    _merge_bound,
-    structlog.stdlib.ExtraAdder(),
-    _exception,
-    _redact,
-)
-
-
-def _head(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Put the fixed fields of a log line first; a caller's field with one of their names gets a
-    `_`."""
-    record: logging.LogRecord = event.pop("_record")
-    del event["_from_structlog"]
-    line: EventDict = {
-        "ts": _rfc3339(record.created),
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "msg": event.pop("event", ""),
-    }
-    for name, value in event.items():
+    A field with a name of the head gets a `_`. Bound fields come last and replace no other field.
+    """
+    line: dict[str, object] = {"msg": message}
+    for name, value in {**fields, **_bound.get(_NOTHING), **fields}.items():
         line[f"{name}_" if name in _HEAD else name] = value
-    return line
+    if "exc_info" in line and (error := _exception(line.pop("exc_info"))) is not None:
+        # Without local variables, which may be secrets.
+        line["exception"] = "".join(traceback.format_exception(error)).rstrip()
+    return _Line(redact_fields(line))
+
+
+def _exception(exc_info: object) -> BaseException | None:
+    """Return the exception that a caller, or the standard library, means by `exc_info`."""
+    if exc_info is True:
+        return sys.exc_info()[1]
+    if isinstance(exc_info, tuple):
+        exc_info = exc_info[1]
+    return exc_info if isinstance(exc_info, BaseException) else None
+
+
+# Attributes of all records; the others are fields that a library gave with `extra`.
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def _foreign(record: logging.LogRecord) -> _Line:
+    """Return the line of a library's record."""
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    stack = {"stack_info": record.stack_info} if record.stack_info else {}
+    return _line(record.getMessage(), {**extra, **stack, "exc_info": record.exc_info})
 
 
 def _rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode: Final = msgspec.json.Encoder().encode
 
 
-def _render_json(_logger: WrappedLogger, _method: str, line: EventDict) -> str:
-    return _encode(line)
+def _json(line: dict[str, Plain]) -> str:
+    return _encode(line).decode()
 
 
-def _console(stream: TextIO) -> Processor:
-    return structlog.dev.ConsoleRenderer(
+def _console(stream: TextIO) -> Callable[[dict[str, Plain]], str]:
+    # Imported here: structlog imports rich, which costs memory that no JSON log needs.
+    from structlog.dev import ConsoleRenderer
+
+    render = ConsoleRenderer(
         colors=_colours(stream), sort_keys=False, event_key="msg", timestamp_key="ts"
     )
+    return lambda line: str(render(None, "", line))
 
 
 def _colours(stream: TextIO) -> bool:

@@ -12,6 +12,7 @@ Where the whole object matters, `keep_raw` stores a copy of the server's bytes i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,6 +49,8 @@ __all__ = [
     "raw_event_decoder",
     "require_names",
     "set_condition",
+    "shallow",
+    "whole",
     "with_raw",
 ]
 
@@ -138,9 +141,15 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True
         return self.metadata.deletion_timestamp is not None
 
     def content(self) -> Json:
-        """Return the whole object as the server sent it; requires that the raw bytes were kept."""
+        """Return the whole object as the server sent it; requires that the raw bytes were kept.
+
+        :raises LookupError: the raw bytes were not kept: the object was read without `keep_raw`,
+            or is nested too deeply.
+        """
         if not self.raw:
-            raise LookupError(f"the object {self.key} was read without keep_raw")
+            raise LookupError(
+                f"the object {self.key} was read without keep_raw, or is nested too deeply"
+            )
         return _decode_json(self.raw)
 
 
@@ -200,12 +209,13 @@ class Resource(Generic[ObjectT]):
 
 
 _NO_NAMES: Final = frozenset(("", ".", ".."))
+_is_unreserved: Final = re.compile(r"[A-Za-z0-9_.~:-]+").fullmatch  # nearly all names are
 
 
 def _segment(name: str) -> str:
     if name in _NO_NAMES:
         raise ConfigError("is not a name that an object can have", field="name", value=name)
-    return quote(name, safe=":")
+    return name if _is_unreserved(name) else quote(name, safe=":")
 
 
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
@@ -294,14 +304,23 @@ def merge_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> Json:
 
 
 def printable_json(value: Any) -> Any:
-    """Return a copy of a JSON value of a foreign cluster, without control characters and with texts
-    of at most `LONGEST_TEXT` characters."""
+    """Return a JSON value of a foreign cluster without control characters, and with texts of at
+    most `LONGEST_TEXT` characters; the same value if nothing has to be changed."""
+    encoded = encode(value)
+    # Most values are short printable ASCII: JSON writes other control characters as escapes.
+    plain = len(encoded) <= LONGEST_TEXT and encoded.isascii()
+    if plain and b"\\" not in encoded and b"\x7f" not in encoded:
+        return value
+    return _printable_parts(value)
+
+
+def _printable_parts(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT])
     if isinstance(value, dict):
-        return {printable(key): printable_json(each) for key, each in value.items()}
+        return {printable(key): _printable_parts(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [printable_json(each) for each in value]
+        return [_printable_parts(each) for each in value]
     return value
 
 
@@ -347,14 +366,59 @@ def decode_object(type_: type[ObjectT], body: bytes, *, keep_raw: bool) -> Objec
 def decode_list(
     type_: type[ObjectT], body: bytes, *, keep_raw: bool
 ) -> tuple[ListMeta, list[ObjectT]]:
-    """Decode a list, or one page of a list, into its metadata and objects."""
+    """Decode a list, or one page of a list, into its metadata and objects.
+
+    Objects that are nested too deeply come without those values (`shallow`), and without raw bytes.
+    """
+    try:
+        return _decode_list(type_, body, keep_raw=keep_raw)
+    except RecursionError:
+        return _decode_list(type_, shallow(body), keep_raw=keep_raw)
+
+
+def _decode_list(
+    type_: type[ObjectT], body: bytes, *, keep_raw: bool
+) -> tuple[ListMeta, list[ObjectT]]:
     if not keep_raw:
         typed: _List[ObjectT] = _decoder(_List[type_]).decode(body)  # type: ignore[valid-type]
         return typed.metadata, require_names(typed.items or [])
     raws: _List[msgspec.Raw] = _decoder(_List[msgspec.Raw]).decode(body)
     one = _decoder(type_).decode
-    items = [with_raw(one(raw), bytes(raw)) for raw in raws.items or ()]
+    items = [with_raw(one(raw), whole(bytes(raw))) for raw in raws.items or ()]
     return raws.metadata, require_names(items)
+
+
+_MOST_LEVELS: Final = 300  # of nesting; decoders and encoders can process about 900
+_TOO_DEEP: Final = b'"(nested too deeply)"'
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
+def shallow(body: bytes) -> bytes:
+    """Return a JSON document with a text in place of each value that is nested too deeply.
+
+    API servers store values of up to 10,000 levels in fields without a schema, of which no decoder
+    here can process a tenth: without this function one such object would keep all others of its
+    kind from being read.
+    """
+    parts: list[bytes] = []
+    depth = begin = end = 0
+    for token in _TOKEN.finditer(body):
+        match body[token.start()]:
+            case 0x7B | 0x5B:  # { [
+                depth += 1
+                if depth == _MOST_LEVELS + 1:
+                    begin = token.start()
+            case 0x7D | 0x5D:  # } ]
+                if depth == _MOST_LEVELS + 1:
+                    parts += [body[end:begin], _TOO_DEEP]
+                    end = token.end()
+                depth -= 1
+    return b"".join((*parts, body[end:])) if parts else body
+
+
+def whole(raw: bytes) -> bytes:
+    """Return the raw bytes of an object; empty if `shallow` has replaced a part of them."""
+    return b"" if _TOO_DEEP in raw else raw
 
 
 def require_names(objects: list[ObjectT]) -> list[ObjectT]:

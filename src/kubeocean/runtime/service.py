@@ -19,6 +19,7 @@ level.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import inspect
 import os
@@ -38,9 +39,23 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.metrics_access import SecureMetrics
 from kubeocean.runtime.server import Server
 
-__all__ = ["SIGNALLED", "Component", "Service", "cancelled_by_signals", "freeze", "relax", "run"]
+__all__ = [
+    "SIGNALLED",
+    "Component",
+    "Service",
+    "cancelled_by_signals",
+    "freeze",
+    "relax",
+    "return_buffers",
+    "run",
+]
 
 _COLLECT_AFTER: Final = 20_000  # new objects
+# Names and numbers of malloc.h; to set the first disables its adjustment.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BUFFER: Final = 1 << 17  # bytes; the default of glibc before its adjustment
+_SPARE_HEAP: Final = 1 << 23  # bytes at the end of the heap that are not returned
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
 _LAST_S = 2.0  # time for cancelled components; afterwards the process ends without them
 _RESERVE_S = 2.0  # of the deadline, kept for each component that may have to be cancelled
@@ -64,6 +79,18 @@ def relax() -> None:
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
+def return_buffers() -> None:
+    """Make the C library return large buffers to the system as soon as they are freed.
+
+    By default, after a first large buffer was freed, glibc takes buffers of up to 32 MiB from the
+    heap, between small objects that outlive them, and their memory stays with the process: half of
+    the heap of a syncer whose worker sent large answers was free, and the heap grew for minutes.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # not in all libraries
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BUFFER)
+        mallopt(_M_TRIM_THRESHOLD, _SPARE_HEAP)
+
+
 def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
     """Run `main` in an event loop, uvloop's where installed; return the exit code of `main`."""
     try:
@@ -73,6 +100,7 @@ def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
     else:
         loop_factory = new_event_loop
     relax()
+    return_buffers()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(main())
 
@@ -245,7 +273,11 @@ class Service:
         try:
             await within(self._clock, left_s, partial(self._ask, part, task))
         except TimeoutError:
-            _log.warning("Component does not stop", service=self.name, component=part.name)
+            _log.warning(
+                "Component did not stop in time, cancelled it",
+                service=self.name,
+                component=part.name,
+            )
             task.cancel()
 
     async def _ask(self, part: Component, task: asyncio.Task[None]) -> None:

@@ -17,6 +17,7 @@ import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, Protocol
 from urllib.parse import urlencode
 
@@ -28,6 +29,7 @@ from kubeocean import __version__
 from kubeocean.errors import KubeoceanError, ResponseTooLarge, Unauthorized, Unreachable
 from kubeocean.runtime import tracing
 from kubeocean.runtime.access import Access, ssl_context
+from kubeocean.runtime.answer_budget import AnswerBudget
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.logs import get_logger
@@ -49,8 +51,14 @@ KEEP_S: Final = 55.0
 # Large, because pausing and resuming a connection costs more than a small buffer saves; a full
 # buffer is decoded in some milliseconds.
 STREAM_BUFFER: Final = 1 << 20
+# Of each connection to a server whose answers are limited; twice as many bytes may wait there.
+LIMITED_BUFFER: Final = 1 << 17
+LARGEST_REFUSAL: Final = 1 << 18  # bytes of such a server's answer that is no success
 LARGE: Final = 1 << 19
 _log: Final = get_logger(__name__)
+
+# Most requests have the query of the one before: the field manager.
+_encoded: Final = lru_cache(maxsize=64)(urlencode)
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,7 +88,7 @@ class Request:
     @property
     def target(self) -> str:
         """Path and query of the request, as in the request line."""
-        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+        return f"{self.path}?{_encoded(self.query)}" if self.query else self.path
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,15 +147,21 @@ class HttpTransport:
     """Transport with HTTP/1.1, usually over TLS, and a pool of connections.
 
     Answers of more than `largest` bytes are refused as `ResponseTooLarge`, so that no foreign
-    server can fill the memory of this process.
+    server can fill the memory of this process. `answers` limits incomplete answers together.
     """
 
     def __init__(
-        self, source: AccessSource, *, clock: Clock | None = None, largest: int | None = None
+        self,
+        source: AccessSource,
+        *,
+        clock: Clock | None = None,
+        largest: int | None = None,
+        answers: AnswerBudget | None = None,
     ) -> None:
         self.generation = 0
         self._source = source
         self._largest = largest
+        self._answers = answers or AnswerBudget()
         self._clock = clock or RealClock()
         self._link: _Link | None = None
         self._old: set[_Link] = set()
@@ -216,7 +230,7 @@ class HttpTransport:
         if link is not None and link.reaches(access):
             link.speak_as(access)
             return link
-        self._link = _Link(access, self._largest)
+        self._link = _Link(access, self._answers, self._largest)
         if link is None:
             return self._link
         await self._retire(link, access)
@@ -278,8 +292,9 @@ def _whereabouts(access: Access) -> tuple[object, ...]:
 class _Link:
     """Connections to one server with one client certificate and trust."""
 
-    def __init__(self, access: Access, largest: int | None = None) -> None:
+    def __init__(self, access: Access, budget: AnswerBudget, largest: int | None) -> None:
         self.speak_as(access)
+        self._budget = budget
         self._largest = largest
         self.on_idle: _OnIdle | None = None
         self._base = URL(access.server.rstrip("/"))
@@ -335,16 +350,25 @@ class _Link:
     async def _whole(self, request: Request, answer: aiohttp.ClientResponse) -> bytes:
         if self._largest is None:
             return await answer.read()
+        doing = f"{request.method} {request.path} at {self.access.server}"
         whole = bytearray()
-        while piece := await answer.content.readany():
-            whole += piece
-            if len(whole) > self._largest:
-                answer.close()
-                raise ResponseTooLarge(
-                    f"could not {request.method} {request.path} at {self.access.server}:"
-                    f" the response is larger than {self._largest} bytes"
-                )
-        return bytes(whole)
+        try:
+            async with self._budget.reading(doing) as reservation:
+                while piece := await answer.content.readany():
+                    whole += piece
+                    if answer.status >= 300 and len(whole) > LARGEST_REFUSAL:
+                        answer.close()
+                        break  # the status is known, and its text is not worth more memory
+                    if len(whole) > self._largest:
+                        message = f"the response is larger than {self._largest} bytes"
+                        raise ResponseTooLarge(f"could not {doing}: {message}")
+                    await reservation.grow(len(whole))
+                return bytes(whole)
+        except ResponseTooLarge:
+            answer.close()
+            raise
+        finally:
+            whole.clear()  # an error refers to this frame
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
@@ -419,7 +443,9 @@ class _Link:
             headers=self._headers(request),
             timeout=timeout,
             allow_redirects=False,
-            read_bufsize=request.buffer,
+            read_bufsize=(
+                min(request.buffer, LIMITED_BUFFER) if self._budget.limited else request.buffer
+            ),
             proxy=self.access.proxy_url,
             server_hostname=self.access.tls_server_name,
         )

@@ -31,6 +31,7 @@ from kubeocean.runtime.sockets import connect
 __all__ = ["Pipe", "PipeReader", "SocketPipe", "TlsPipe", "Tunnel", "open_tunnel"]
 
 _FILL: Final = 64 * 1024
+_SHOWN: Final = 64  # characters of a server's protocol in an error
 
 
 class Pipe(Protocol):
@@ -280,8 +281,10 @@ async def open_tunnel(
         except OSError as error:
             why = f"could not reach {server} to {doing}: {explain(error)}"
             raise Unreachable(why, sent=sent) from error
-        if protocol.lower() not in answer.get("upgrade", "").lower():
-            raise Unreachable(f"could not {doing}: the server switched to another protocol")
+        switched = answer.get("upgrade", "")
+        if protocol.lower() not in switched.lower():
+            why = f"the server switched to protocol {switched[:_SHOWN]!r}, not to {protocol!r}"
+            raise Unreachable(f"could not {doing}: {why}")
         yield Tunnel(line, answer)
 
 

@@ -35,6 +35,7 @@ from kubeocean.errors import (
     Unreachable,
     api_error,
 )
+from kubeocean.runtime.answer_budget import SMALL, TOO_MANY_VALUES, has_too_many_values
 from kubeocean.runtime.client import PAGE, Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.logs import get_logger
@@ -48,6 +49,8 @@ from kubeocean.runtime.objects import (
     event_decoder,
     raw_event_decoder,
     require_names,
+    shallow,
+    whole,
     with_raw,
 )
 from kubeocean.runtime.retries import backoff_s, jittered
@@ -105,11 +108,13 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[ObjectT]):
-    """Message of a watch: events in order, up to resourceVersion `version`."""
+    """Message of a watch: events in order, up to resourceVersion `version`.
+
+    The list belongs to the consumer, who may clear it to free the objects.
+    """
 
     events: list[tuple[ObjectEventType, ObjectT]]
     version: str
-    event_size: int = 0  # the mean, in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,7 @@ class Watch(Generic[ObjectT]):
     async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         """Yield lists and changes of the selected objects; ends only by `aclose`."""
         while True:
+            delay_s = 0.0
             try:
                 if not self._listed or self._relisting or self._moved():
                     self._listed = self._relisting = False
@@ -189,17 +195,19 @@ class Watch(Generic[ObjectT]):
                 self._counts.restarts["relisted"].inc()
             except Gone as error:
                 self._listed = False
-                await self._again("gone", error)
+                delay_s = self._delay_s("gone", error)
             except _Silence as error:
                 self._note_listing()
-                await self._again("silent", error)
+                delay_s = self._delay_s("silent", error)
             except _Endless as error:
                 self._stream_failures = LISTING_FAILURES
-                await self._again("endless", error)
+                delay_s = self._delay_s("endless", error)
             except ApiError as error:
                 if not isinstance(error, Unreachable) or error.sent:
                     self._note_listing()
-                await self._again("failed", error)
+                delay_s = self._delay_s("failed", error)
+            # Outside of the handlers: an error holds the answer that could not be read in memory.
+            await self._clock.sleep(delay_s)
 
     def _note_listing(self) -> None:
         """Count a streaming list that ended before it was complete."""
@@ -235,8 +243,10 @@ class Watch(Generic[ObjectT]):
                 if self._relisting:
                     raise _Relist
                 version = part.version
-                mean = part.size // max(1, len(part.items))
-                yield Changed([("ADDED", item) for item in part.items], version, mean)
+                events: list[tuple[ObjectEventType, ObjectT]]
+                events = [("ADDED", item) for item in part.items]
+                part.items.clear()  # the consumer decides which of them stay in memory
+                yield Changed(events, version)
         yield self._whole(version)
 
     async def _stream(
@@ -274,10 +284,12 @@ class Watch(Generic[ObjectT]):
                 async with aclosing(self._lines(stream)) as blocks:
                     async for block in blocks:
                         delivered = True
-                        for news in self._read(block, initial=initial and not self._listed):
-                            yield news
+                        messages = self._read(block, initial=initial and not self._listed)
+                        del block  # not in memory while the next one is read
+                        for news in messages:
                             if isinstance(news, Changed) and _adds(news):
                                 added_at = self._clock.monotonic()
+                            yield news
                         if not self._listed:
                             self._check_listing(began_at, added_at)
             except _Silence as error:
@@ -330,39 +342,42 @@ class Watch(Generic[ObjectT]):
 
         :raises ResponseTooLarge: a line has more than `LARGEST_EVENT` bytes.
         """
-        parts: list[bytes] = []
-        size = 0  # of the parts
-        while True:
-            silence_s = self._silence_s if self._listed else min(self._silence_s, LISTING_S)
+        lines = _LineBuffer()
+        while await self._fill(lines, stream):
+            yield lines.take()
+
+    async def _fill(self, lines: _LineBuffer, stream: Stream) -> bool:
+        """Read until whole lines have arrived; return False at the end of the stream."""
+        while lines.size <= SMALL:
+            chunk = await self._chunk(stream)
+            if not chunk or lines.add(chunk):
+                return bool(chunk)
+        doing = f"watch {self._scope.resource}"
+        async with self._client.answer_budget.reading(doing) as reservation:
+            while lines.size <= LARGEST_EVENT:
+                await reservation.grow(lines.size)
+                chunk = await self._chunk(stream)
+                if not chunk or lines.add(chunk):
+                    return bool(chunk)
+        raise ResponseTooLarge(f"could not {doing}: an event has more than {LARGEST_EVENT} bytes")
+
+    async def _chunk(self, stream: Stream) -> bytes:
+        """Return the next bytes of a stream; empty at its end."""
+        silence_s = self._silence_s if self._listed else min(self._silence_s, LISTING_S)
+        if self._relisting:
+            raise _Relist
+        try:
+            async with asyncio.timeout(silence_s) as self._reading:
+                chunk = await stream.read()
+        except TimeoutError:
             if self._relisting:
-                raise _Relist
-            try:
-                async with asyncio.timeout(silence_s) as self._reading:
-                    chunk = await stream.read()
-            except TimeoutError:
-                if self._relisting:
-                    raise _Relist from None
-                raise _Silence(f"the server sent nothing for {silence_s:g} s") from None
-            finally:
-                self._reading = None
-            if not chunk:
-                return
+                raise _Relist from None
+            raise _Silence(f"the server sent nothing for {silence_s:g} s") from None
+        finally:
+            self._reading = None
+        if chunk:
             self._counts.heard_at = self._clock.monotonic()
-            if not parts and chunk[-1:] == b"\n":
-                yield chunk  # the usual case: a server sends whole lines
-                continue
-            head, newline, tail = chunk.rpartition(b"\n")
-            if not newline:
-                parts.append(chunk)
-                size += len(chunk)
-                if size > LARGEST_EVENT:
-                    raise ResponseTooLarge(
-                        f"could not watch {self._scope.resource}: an event has more than"
-                        f" {LARGEST_EVENT} bytes"
-                    )
-                continue
-            yield b"".join((*parts, head)) if parts else head
-            parts, size = ([tail] if tail else []), len(tail)
+        return chunk
 
     def _read(self, block: bytes, *, initial: bool) -> list[Changed[ObjectT] | Listed]:
         """Return the messages for a block of lines. No await here: a block is processed whole or
@@ -370,9 +385,7 @@ class Watch(Generic[ObjectT]):
         news: list[Changed[ObjectT] | Listed] = []
         events: list[tuple[ObjectEventType, ObjectT]] = []
         listing, before = initial, self._version
-        decoded = self._decode(block)
-        mean = len(block) // max(1, len(decoded))
-        for event in decoded:
+        for event in self._decode(block):
             obj = event.object
             if event.type == "ERROR":
                 # The events of this block are not delivered, so the server must send them again.
@@ -388,16 +401,20 @@ class Watch(Generic[ObjectT]):
             self._advance(obj.metadata.resource_version)
             if initial and obj.annotations.get(_INITIAL_END) == "true":
                 version = obj.resource_version
-                news += [Changed(events, version, mean), self._whole(version)]
+                news += [Changed(events, version), self._whole(version)]
                 events, initial = [], False
         if events or not news:
-            news.append(Changed(events, self._version, mean))
+            news.append(Changed(events, self._version))
         if not listing:
             # Not during a list: a list that breaks off, or expires at once, must keep its backoff.
             self._failures = 0
         return news
 
     def _decode(self, block: bytes) -> list[WatchEvent[ObjectT]]:
+        if self._client.answer_budget.limited and has_too_many_values(block):
+            raise ResponseTooLarge(
+                f"could not watch {self._scope.resource}: a block of events has {TOO_MANY_VALUES}"
+            )
         if not self._scope.keep_raw:
             try:
                 # The fast way decodes all lines at once and fits all events but errors.
@@ -415,10 +432,15 @@ class Watch(Generic[ObjectT]):
             ) from error
 
     def _decode_line(self, line: bytes) -> WatchEvent[ObjectT]:
-        event = raw_event_decoder().decode(line)
+        try:
+            event = raw_event_decoder().decode(line)
+        except RecursionError:
+            event = raw_event_decoder().decode(shallow(line))
         raw = bytes(event.object)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
-            obj = decode_object(self._scope.resource.type, raw, keep_raw=self._scope.keep_raw)
+            obj = decode_object(self._scope.resource.type, raw, keep_raw=False)
+            if self._scope.keep_raw:
+                obj = with_raw(obj, whole(raw))
             require_names([obj])
         else:
             # A Status or a bookmark: only the fields that all objects have.
@@ -451,7 +473,8 @@ class Watch(Generic[ObjectT]):
         self._stream_failures = 0
         return Listed(version)
 
-    async def _again(self, why: str, error: Exception) -> None:
+    def _delay_s(self, why: str, error: Exception) -> float:
+        """Count and log the end of a stream; return how long to wait before the next one."""
         self._counts.restarts[why].inc()
         self._failures += 1
         first, last = BACKOFF_S
@@ -463,11 +486,42 @@ class Watch(Generic[ObjectT]):
         self._log.info(
             "Watch ended, restarting it", why=why, error=str(error), delay_s=round(delay_s, 3)
         )
-        await self._clock.sleep(delay_s)
+        return delay_s
 
 
 def _adds(news: Changed[ObjectT]) -> bool:
     return any(fate == "ADDED" for fate, _ in news.events)
+
+
+class _LineBuffer:
+    """Bytes of a stream: whole lines, and the beginning of the next line, of `size` bytes."""
+
+    def __init__(self) -> None:
+        self._lines = b""
+        # Not a list of chunks: a server may send a large line in chunks of two bytes.
+        self._begun = bytearray()
+
+    @property
+    def size(self) -> int:
+        return len(self._begun)
+
+    def add(self, chunk: bytes) -> bool:
+        """Add the next bytes of the stream; return whether there are whole lines to take."""
+        if not self._begun and chunk[-1:] == b"\n":
+            self._lines = chunk  # the usual case: a server sends whole lines
+            return True
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            self._begun += chunk
+            return False
+        self._lines = bytes(self._begun + head) if self._begun else head
+        self._begun = bytearray(tail)
+        return True
+
+    def take(self) -> bytes:
+        """Return the whole lines, which the buffer holds no longer."""
+        lines, self._lines = self._lines, b""
+        return lines
 
 
 class _Marker(Object, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""The audit of writes: which requests leave a line, and what the line says."""
+"""The audit of writes: which requests leave a line, and its fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's own decisions: what is asked, how often, and for how long."""
+"""The client's own decisions: requests, retries and time limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def page(*names: str, version: str = "1", rest: str = "") -> Response:
     return answer(200, msgspec.json.encode({"metadata": meta, "items": items}))
 
 
-# --- what is asked
+# --- requests
 
 
 async def test_reading_asks_for_one_or_for_many() -> None:
@@ -224,7 +224,7 @@ async def test_an_answer_that_cannot_be_read_is_the_servers_failure(nonsense: by
     for attempt, doing in attempts:
         with pytest.raises(InternalError, match=f"could not {doing}: the answer cannot be read"):
             await attempt
-    assert len(server.requests) == len(attempts)  # nothing was asked twice
+    assert len(server.requests) == len(attempts)  # no request was sent twice
 
 
 @pytest.mark.parametrize("keep_raw", [False, True])

@@ -1,4 +1,4 @@
-"""Components: what a service can run, in all its forms."""
+"""Components: every kind of object that a service can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker loop: what becomes of each thing that a reconciler can do."""
+"""The worker loop: the effect of each outcome and exception of a reconcile."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_stuck_tells_the_hook_and_backs_off_from_a_second(
     controller = Controller(
         NAME,
         reconcile,
-        on_stuck=lambda key, what: received.append((key, what)),
+        on_stuck=lambda key, problem: received.append((key, problem)),
         clock=clock,
         metrics=metrics,
     )

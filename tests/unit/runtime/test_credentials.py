@@ -230,7 +230,7 @@ async def test_a_plugin_that_appears_without_being_allowed_is_not_run(
 
 
 class Plugin:
-    """A real plugin that counts its runs and prints what stands in a file."""
+    """A real plugin that counts its runs and prints the content of a file."""
 
     def __init__(self, directory: Path, clock: VirtualClock) -> None:
         self.directory = directory
@@ -342,7 +342,8 @@ async def test_what_has_expired_already_is_not_asked_for_all_the_time(plugin: Pl
 
 @asynccontextmanager
 async def server_for(plugin: Plugin) -> AsyncIterator[tuple[Server, HttpTransport]]:
-    """A server that answers every request, and a transport to it with the plugin's credential."""
+    """Yield a server that answers every request, and a transport to it with the plugin's
+    credential."""
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -33,7 +33,7 @@ async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -
         try:
             await asyncio.Event().wait()
         finally:
-            await clock.sleep(1)  # what it needs to clean up is waited for
+            await clock.sleep(1)  # time for cleaning up, which the caller waits for
             ended = True
 
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Elections: the rules alone, then candidates in a simulated world."""
+"""Elections: the rules alone, then simulated candidates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Story = Callable[[], Coroutine[Any, Any, None]]
 
 
 def simulated(story: Story) -> Callable[[], None]:
-    """A test that runs in simulated time."""
+    """Return a test that runs in simulated time."""
 
     @wraps(story)
     def test() -> None:
@@ -165,7 +165,7 @@ def test_settings_that_cannot_work_are_refused_by_name(wrong: dict[str, Any], fi
 
 
 def client_of_nothing() -> Client:
-    return object.__new__(Client)  # never asked
+    return object.__new__(Client)  # never called
 
 
 def test_every_process_has_an_identity_of_its_own() -> None:
@@ -178,11 +178,11 @@ def test_every_process_has_an_identity_of_its_own() -> None:
     assert one.holder == ""
 
 
-# Candidates in a world
+# Simulated candidates
 
 
 async def until_leads(process: Process, *, within: float) -> float:
-    """Seconds until the process leads."""
+    """Return the seconds until the process leads."""
     begun = now()
     while not process.leading:
         assert now() - begun < within, f"{process.name} does not lead after {within} s"
@@ -525,7 +525,7 @@ def test_never_two_that_may_write_at_one_instant(
     lost: float,
     ambush_s: float,
 ) -> None:
-    """Whatever is lost, slow or frozen; and afterwards somebody leads."""
+    """With lost and slow requests and frozen processes; and afterwards a candidate leads."""
 
     async def story() -> None:
         net = Network(Random(seed), delay_s, refused=lost, request_lost=lost, answer_lost=lost)
@@ -537,7 +537,8 @@ def test_never_two_that_may_write_at_one_instant(
                 clean_up_s = net.chance.choice([0, 0.5, 5])
                 world.start(world.process(name, rate=rate, clean_up_s=clean_up_s, **settings))
             await make_trouble(world, for_s=100)
-            # Peace. A slow request, a freeze, a clean-up, a lease and a look later somebody leads.
+            # No more faults. A candidate leads after the times of a slow request, a freeze, a
+            # clean-up, a lease and a retry.
             await asyncio.sleep(9 + 12 + 5 + 3 + 2)
             assert len(world.leaders()) == 1
 
@@ -563,7 +564,7 @@ def test_the_simulated_world_can_tell_two_leaders() -> None:
             one, two = world.process("one"), world.process("two")
             world.start(one)
             await until_leads(one, within=1)
-            # Another program understates what the holder promised.
+            # Another program writes a shorter duration than the holder uses.
             world.register.give_to("one", duration_s=1)
             one.freeze(60)
             world.start(two)

@@ -1,6 +1,6 @@
-"""The recorder: what it does with its queue, its retries and its end.
+"""The recorder of Events: its queue, its retries and its end.
 
-What a server makes of the Events is shown against a real one, in tests/cluster.
+The Events on a real API server are tested in tests/cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NODE = ObjectReference(api_version="v1", kind="Node", name="n1", uid="u2")
 
 @dataclass
 class Store:
-    """Keeps Events by name; `trouble` is asked before each write and may raise."""
+    """Stores Events by name; `trouble` is called before each write and may raise."""
 
     events: dict[str, Json] = field(default_factory=dict)
     writes: list[tuple[str, int]] = field(default_factory=list)
@@ -212,7 +212,7 @@ async def test_emit_does_not_need_a_running_writer_and_its_queue_is_bounded() ->
         world.emit(regarding=msgspec.structs.replace(POD, uid=str(number)))
     assert (world.pending, world.dropped("queue")) == (10, 5)
     world.emit(regarding=msgspec.structs.replace(POD, uid="0"))
-    assert world.dropped("queue") == 5, "news of an event that waits already need no room"
+    assert world.dropped("queue") == 5, "an update of a queued event takes no place in the queue"
     await world.start()
     await world.stop()
     assert (len(world.store.events), world.pending, world.written) == (10, 0, 10)

@@ -24,13 +24,13 @@ someone = identity()
 
 
 def answer(version: str = V1, **status: object) -> str:
-    """A line of shell that prints these credentials."""
+    """Return a line of shell that prints these credentials."""
     message = {"apiVersion": version, "kind": "ExecCredential", "status": status}
     return f"printf %s {shlex.quote(json.dumps(message))}\n"
 
 
 def plugin(directory: Path, script: str, *, cluster: Any = None, **described: Any) -> ExecPlugin:
-    """The plugin of a kubeconfig whose command is this script."""
+    """Return the plugin of a kubeconfig whose command is this script."""
     program = directory / "plugin"
     program.write_text(f"#!/bin/sh\n{script}")
     program.chmod(0o755)
@@ -52,7 +52,7 @@ async def complaint(one: ExecPlugin) -> str:
     return str(caught.value).partition("users[admin].exec: ")[2]
 
 
-# --- what it gives
+# --- credentials of a plugin
 
 
 async def test_a_token(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import kubeocean.runtime
 
 
 def run(program: str) -> str:
-    """Return what a new interpreter prints."""
+    """Return the output of a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )

@@ -16,7 +16,7 @@ def verification(message: str) -> ssl.SSLCertVerificationError:
 
 
 KEY = ConnectionKey("host", 443, True, True, None, None, None)
-ABOUT = None  # what aiohttp says of the request, which we do not look at
+ABOUT = None  # aiohttp's description of the request, which is not used
 TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
 PROXY = aiohttp.ClientHttpProxyError(ABOUT, (), status=407, message="Who")
 GARBLED = aiohttp.ClientResponseError(ABOUT, (), message="Bad head: x\ny")

@@ -18,7 +18,7 @@ from kubeocean.runtime.transport_layers import Fenced, FencedTransport
 
 
 class Inner:
-    """Records what gets through."""
+    """Records the requests that pass the fence."""
 
     generation = 3
 

@@ -1,4 +1,4 @@
-"""Flags as Go programs take them: every form of writing them, and clear refusals."""
+"""Flags as Go programs parse them: every form of writing, and errors that name the flag."""
 
 from __future__ import annotations
 

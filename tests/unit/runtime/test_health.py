@@ -238,6 +238,6 @@ async def test_many_requests_for_metrics_at_a_time_are_refused() -> None:
 
     async with served(metrics_app(metrics)) as session, asyncio.TaskGroup() as group:
         tasks = [group.create_task(scrape(session)) for _ in range(30)]
-        await until(lambda: sum(task.done() for task in tasks) >= 10, what="refusals")
+        await until(lambda: sum(task.done() for task in tasks) >= 10, waiting_for="refusals")
         slow.set()
     assert sorted(task.result() for task in tasks) == [200] * 20 + [503] * 10

@@ -35,13 +35,13 @@ def load(directory: Path, **parts: Any) -> Access:
 
 
 def complaint(directory: Path, **parts: Any) -> str:
-    """The error for a document with these parts, without the file's directory."""
+    """Return the error for a document with these parts, without the file's directory."""
     with pytest.raises(ConfigError) as caught:
         load(directory, **parts)
     return str(caught.value).replace(f"{directory}/", "")
 
 
-# --- what comes out
+# --- loaded values
 
 
 def test_the_current_context_leads_to_server_and_namespace(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_default_paths_are_those_of_kubectl() -> None:
     assert default_paths({})[0].parts[-2:] == (".kube", "config")
 
 
-# --- errors name what is wrong
+# --- errors name the wrong value
 
 
 def test_not_yaml(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_a_user_with_a_token_needs_no_plugin(tmp_path: Path) -> None:
 # --- properties
 
 SECRET_PLACES = ("token", "password", "client-key-data", "tokenFile content", "exec", "proxy")
-# The start is what no message and no line of a traceback has for reasons of its own.
+# The prefix occurs in no other message and in no other line of a traceback.
 secrets = st.text(st.characters(codec="utf-8"), min_size=8, max_size=40).map("S3same~{}".format)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 trees = st.recursive(
@@ -424,7 +424,7 @@ trees = st.recursive(
 
 @st.composite
 def hiding(draw: st.DrawFn) -> tuple[str, str]:
-    """A secret and a kubeconfig that has it somewhere, perhaps where it does not belong."""
+    """Return a secret and a kubeconfig that has it somewhere, perhaps where it does not belong."""
     secret = draw(secrets)
     place = draw(st.sampled_from(SECRET_PLACES))
     wrapped: Any = draw(st.sampled_from([secret, [secret], {secret: secret}, {"a": [secret]}]))

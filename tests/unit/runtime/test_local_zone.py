@@ -15,7 +15,7 @@ SUMMER, WINTER = datetime(2026, 7, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=U
 
 
 def hours(zone: tzinfo) -> tuple[float, float]:
-    """East of Greenwich, in winter and in summer."""
+    """Return the hours east of Greenwich, in winter and in summer."""
     offsets = [instant.astimezone(zone).utcoffset() for instant in (WINTER, SUMMER)]
     winter, summer = (offset / timedelta(hours=1) for offset in offsets if offset is not None)
     return winter, summer

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 import pytest
-import structlog
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime import logs
@@ -72,10 +71,14 @@ def test_libraries_come_out_in_the_same_form(stream: io.StringIO) -> None:
     assert (line["msg"], line["peer"]) == ("Odd request GET", "1.2.3.4")
 
 
-def test_who_asks_structlog_itself_gets_the_same(stream: io.StringIO) -> None:
-    structlog.get_logger("watch").bind(cluster="w1").info("Started %s", "x", token=CANARY)
+def test_fields_of_a_logger_are_on_each_of_its_lines(stream: io.StringIO) -> None:
+    log = logs.get_logger("watch").bind(cluster="w1", tries=1)
+    with logs.bound(cluster="other", reconcile="r1"):
+        log.bind(resource="pods").info("Started", tries=2, token=CANARY)
     (line,) = lines(stream)
-    assert (line["logger"], line["msg"], line["cluster"]) == ("watch", "Started x", "w1")
+    assert (line["logger"], line["msg"]) == ("watch", "Started")
+    assert (line["cluster"], line["resource"], line["tries"]) == ("w1", "pods", 2)
+    assert list(line)[-1] == "reconcile"
     assert CANARY not in stream.getvalue()
 
 

@@ -52,7 +52,7 @@ async def test_unknown_tokens_cause_a_limited_number_of_reviews() -> None:
 
 
 async def presented(certificate: ServingCertificate) -> bytes:
-    """Return the certificate that a client of the server sees, in DER."""
+    """Return the certificate that the server presents, in DER."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     address = BindAddress("127.0.0.1", 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -19,11 +20,14 @@ from kubeocean.runtime.objects import (
     Resource,
     Untyped,
     controller_of,
+    decode_list,
     encode,
     find_condition,
     merge_patch,
+    printable_json,
     prune_json,
     set_condition,
+    shallow,
 )
 from support.strategic_merge import merge_json
 
@@ -264,3 +268,63 @@ def test_a_merge_patch_has_only_the_fields_that_differ() -> None:
     patch = merge_patch(current, desired)
     assert patch == {"b": {"c": 3, "d": None}, "g": None, "h": {"i": 1}}
     assert merge_patch({"a": [1, 2]}, {"a": [2]}) == {"a": [2]}
+
+
+# --- values of foreign clusters
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('\x1b[2J "quoted"', ' [2J "quoted"'),
+        ("a\x7fb", "a b"),
+        ("a\x9bb", "a b"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("Größe", "Größe"),
+        ("x" * 40_000, "x" * (1 << 15)),
+    ],
+)
+def test_texts_of_foreign_clusters_have_no_control_characters(text: str, shown: str) -> None:
+    assert printable_json(text) == shown
+    assert printable_json({"a": [{"message": text, "n": 1}]}) == {"a": [{"message": shown, "n": 1}]}
+
+
+def test_keys_of_foreign_clusters_have_no_control_characters() -> None:
+    assert printable_json({"a\x1b": {"b\x7f": None}}) == {"a ": {"b ": None}}
+
+
+def test_a_value_without_control_characters_is_not_copied() -> None:
+    value = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    assert printable_json(value) is value
+
+
+# --- nesting
+
+
+def nested(levels: int) -> bytes:
+    return b'{"a":[' * (levels // 2) + b"1" + b"]}" * (levels // 2)
+
+
+@pytest.mark.parametrize("levels", [400, 1_500, 10_000])
+@pytest.mark.parametrize("keep_raw", [True, False])
+def test_an_object_that_is_nested_too_deeply_keeps_no_other_from_being_read(
+    levels: int, keep_raw: bool
+) -> None:
+    deep = b'{"metadata":{"name":"deep","uid":"1"},"spec":' + nested(levels) + b"}"
+    other = b'{"metadata":{"name":"other","uid":"2"},"spec":{"text":"{[\\"}"}}'
+    body = b'{"metadata":{"resourceVersion":"7"},"items":[' + deep + b"," + other + b"]}"
+    meta, items = decode_list(Untyped, body, keep_raw=keep_raw)
+    assert meta.resource_version == "7"
+    assert [each.name for each in items] == ["deep", "other"]
+    if keep_raw:
+        assert items[1].content()["spec"] == {"text": '{["}'}
+        assert bool(items[0].raw) == (levels < 900)  # never a part of the object
+
+
+def test_only_values_that_are_nested_too_deeply_are_replaced() -> None:
+    text = b'{"a":"[{\\"","b":[1,{"c":"}"}],"d":'
+    assert shallow(text + b"1}") == text + b"1}"
+    assert shallow(text + nested(298) + b"}") == text + nested(298) + b"}"
+    replaced = json.loads(shallow(text + nested(2_000) + b',"e":2}'))
+    assert (replaced["a"], replaced["b"], replaced["e"]) == ('[{"', [1, {"c": "}"}], 2)
+    assert "nested too deeply" in repr(replaced["d"])

@@ -114,7 +114,7 @@ def test_versions_that_are_not_numbers_are_compared_for_sameness() -> None:
     assert len(cache.shows("yyy", obj("abc"))) == 1
     cache.wrote(obj("abc"))
     assert KEY not in cache.writes
-    cache.wrote(obj("9" * 5000))  # nor is this one that a server could give
+    cache.wrote(obj("9" * 5000))  # nor can a server return this version
     assert KEY in cache.writes
 
 
@@ -209,7 +209,7 @@ async def test_a_write_that_follows_at_once_is_waited_for_too() -> None:
     waiting = asyncio.create_task(cache.writes.shown(KEY, 5))
     await cache.clock.advance(1)
     cache.shows("12")
-    cache.wrote(obj("14"))  # before whoever waits was woken
+    cache.wrote(obj("14"))  # before the waiting task was woken
     await cache.clock.advance(1)
     assert not waiting.done()
     cache.shows("14")
@@ -321,7 +321,7 @@ class AnyHistory(RuleBasedStateMachine):
             self.cache.shows(str(self.revision))
 
     def remember(self) -> None:
-        """A write once shown stays shown, whatever becomes of the object."""
+        """Check that a write that was shown once stays shown, also after changes of the object."""
         for name, truth in self.truths.items():
             cached = self.cache.items.get(Key("ns", name))
             for written in truth.pending:

@@ -1,4 +1,4 @@
-"""Quantities against a model of the grammar in fractions, and against what Kubernetes prints."""
+"""Quantities against a model of the grammar in fractions, and against the output of Kubernetes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def amount_of(quantity: Quantity) -> Fraction:
 
 
 def naive_print(amount: Fraction, format: Format) -> str:
-    """The largest suffix of the format that divides the amount, found by trying them all."""
+    """Return the amount with the largest suffix of the format that divides it, by trying all."""
     binary = format is Format.BINARY_SI and abs(amount) >= 1024 and amount.denominator == 1
     if format is Format.DECIMAL_EXPONENT:
         suffixes = {f"e{n}": Fraction(10) ** n for n in range(-9, 72, 3) if n} | {"": Fraction(1)}
@@ -87,7 +87,7 @@ def test_the_canonical_text_is_the_shortest_way_to_write_it_whole(written: Writt
 @example(Written("", "2", "9296875", "Ki"))
 def test_printing_twice_prints_the_same(written: Written) -> None:
     once = Quantity.parse(Quantity.parse(written.text).canonical())
-    # A binary amount that is no multiple of 1024 has no binary text: it comes back as a decimal.
+    # A binary amount that is no multiple of 1024 has no binary text, and is printed as a decimal.
     if once.format is Quantity.parse(written.text).format:
         assert once.canonical() == Quantity.parse(written.text).canonical()
     assert Quantity.parse(once.canonical()).canonical() == once.canonical()
@@ -114,7 +114,7 @@ def test_sums_and_differences_are_exact(one: Written, other: Written) -> None:
     assert amount_of(a + b) == amount_of(a) + amount_of(b)
     assert amount_of(a - b) == amount_of(a) - amount_of(b)
     assert a - b == a + -b
-    # What is nothing has the format of what is added to it.
+    # The sum with zero has the format of the other amount.
     assert (a + b).format is (a or b).format
     assert (a + b - b).format is (a + b or b).format
 

@@ -23,7 +23,7 @@ def test_a_burst_must_be_at_least_one() -> None:
 
 
 async def passing(bucket: TokenBucket, clock: VirtualClock, callers: int) -> list[float]:
-    """When each of them was let through."""
+    """Return when each call was let through."""
     times: list[float] = []
 
     async def call() -> None:

@@ -1,4 +1,4 @@
-"""Redaction: secrets by name and by look become hashes; everything else stays readable."""
+"""Redaction: secrets, recognised by name or form, become hashes; other text is unchanged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.redaction import Secret, fingerprint, is_secret_name, redact, redact_text
+from kubeocean.runtime.redaction import (
+    Secret,
+    fingerprint,
+    is_secret_name,
+    redact,
+    redact_fields,
+    redact_text,
+)
 
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkNBTkFSWSJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.CANARYsignature-_0"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nCANARYkey+/\n-----END RSA PRIVATE KEY-----"
@@ -135,6 +142,23 @@ def test_things_become_plain_data() -> None:
     assert redact(datetime(2026, 1, 2, tzinfo=UTC)) == "2026-01-02T00:00:00+00:00"
     assert redact(Thing()) == f"Thing(token='{fingerprint('canary')}')"
     assert redact("a\ud800b") == "a\\ud800b"
+
+
+_NAMES = st.sampled_from(["msg", "vpod", "key", "token", "client-key-data", "tries"])
+_TEXTS = st.sampled_from(["web-0", "Bearer canary4711", "?token=canary4711", "a\ud800b", "é"])
+_VALUES = st.one_of(
+    _TEXTS, st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(_TEXTS)
+)
+
+
+@given(st.dictionaries(_NAMES, _VALUES))
+@example({"msg": "Read", "tries": 2, "header": "Bearer canary4711"})
+@example({"msg": "Read", "token": "canary"})
+@example({"msg": "Read", "text": "a\ud800b"})
+@example({"msg": "x" * 40_000})
+def test_fields_of_a_line_are_redacted_like_each_of_them(fields: dict[str, object]) -> None:
+    each = {name: redact(value, name=name) for name, value in fields.items()}
+    assert redact_fields(fields) == each
 
 
 def test_a_document_that_contains_itself_ends() -> None:

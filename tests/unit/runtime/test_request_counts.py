@@ -1,4 +1,4 @@
-"""Requests are counted by what became of them, for the server that they go to now."""
+"""Requests are counted by their result, with the host of the present server."""
 
 from __future__ import annotations
 

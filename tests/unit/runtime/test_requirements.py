@@ -1,4 +1,4 @@
-"""Requirements on one label: comparisons, and what cannot be asked."""
+"""Requirements on one label: comparisons, and requirements that are invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers: they listen where they say, or say why they cannot."""
+"""Servers: they listen on the configured address, or the error names the cause."""
 
 from __future__ import annotations
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
@@ -40,7 +42,7 @@ def reported(log: io.StringIO, message: str) -> list[dict[str, Any]]:
 
 
 class Diary:
-    """Makes components that write down what happens to them."""
+    """Creates components that record their events."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -73,7 +75,7 @@ async def test_components_start_in_order_and_end_in_reverse() -> None:
 
 
 class Drained:
-    """Ends by itself once it was asked to, in the plain or in the async way."""
+    """A component whose `stop`, plain or async, lets `run` end."""
 
     ready = True
 
@@ -191,7 +193,7 @@ async def test_the_end_takes_no_longer_than_the_deadline(log: io.StringIO) -> No
     await clock.advance(0.2)
     assert await running == 0, "a component that ends when cancelled ended in time"
     assert diary.lines[2:] == ["slow ended", "a ended"]
-    assert reported(log, "Component does not stop")[0]["component"] == "slow"
+    assert reported(log, "Component did not stop in time, cancelled it")[0]["component"] == "slow"
 
 
 async def test_what_cannot_be_ended_is_left_behind(log: io.StringIO) -> None:
@@ -422,13 +424,13 @@ parts = [("bad", fails)]
 
 
 class Program:
-    """A child process that runs a service, and what it logs."""
+    """A child process that runs a service, and its log."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[dict[str, Any]] = []
 
-    async def says(self, message: str) -> dict[str, Any]:
+    async def wait_for_output(self, message: str) -> dict[str, Any]:
         assert self.process.stderr is not None
         async with asyncio.timeout(30):
             while line := await self.process.stderr.readline():
@@ -461,21 +463,21 @@ async def program(tmp_path: Path, parts: str, *, deadline_s: float = 30) -> Asyn
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_a_process_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     async with program(tmp_path, WELL_BEHAVED) as it:
-        await it.says("Service is ready")
+        await it.wait_for_output("Service is ready")
         it.process.send_signal(number)
         assert await it.ends() == 0
-        assert (await it.says("Stopped service"))["code"] == 0
+        assert (await it.wait_for_output("Stopped service"))["code"] == 0
 
 
 async def test_a_process_answers_probes_until_it_ends(tmp_path: Path) -> None:
     async with program(tmp_path, SLOW) as it:
-        health = (await it.says("Started service"))["health"]
-        await it.says("Service is ready")
+        health = (await it.wait_for_output("Started service"))["health"]
+        await it.wait_for_output("Service is ready")
         async with ClientSession() as session:
             async with session.get(f"http://{health}/readyz") as response:
                 assert (response.status, await response.text()) == (200, "ok")
             it.process.send_signal(signal.SIGTERM)
-            await it.says("Stopping service")
+            await it.wait_for_output("Stopping service")
             async with session.get(f"http://{health}/readyz") as response:
                 assert response.status == 500
                 assert "[-]service failed: stopping" in await response.text()
@@ -485,46 +487,46 @@ async def test_a_process_answers_probes_until_it_ends(tmp_path: Path) -> None:
 
 async def test_a_process_ends_within_its_deadline(tmp_path: Path) -> None:
     async with program(tmp_path, SLOW, deadline_s=0.5) as it:
-        await it.says("Service is ready")
+        await it.wait_for_output("Service is ready")
         it.process.send_signal(signal.SIGTERM)
         assert await it.ends() == 0
-        assert await it.says("Component does not stop")
+        assert await it.wait_for_output("Component did not stop in time, cancelled it")
 
 
 async def test_a_second_signal_ends_a_process_at_once(tmp_path: Path) -> None:
     async with program(tmp_path, SLOW) as it:
-        await it.says("Service is ready")
+        await it.wait_for_output("Service is ready")
         it.process.send_signal(signal.SIGTERM)
-        await it.says("Stopping service")
+        await it.wait_for_output("Stopping service")
         it.process.send_signal(signal.SIGTERM)
         assert await it.ends() == 1
-        assert await it.says("Stopping service at once")
+        assert await it.wait_for_output("Stopping service at once")
 
 
 async def test_a_process_ends_even_if_a_component_will_not(tmp_path: Path) -> None:
     async with program(tmp_path, STUBBORN, deadline_s=0.5) as it:
-        await it.says("Service is ready")
+        await it.wait_for_output("Service is ready")
         it.process.send_signal(signal.SIGTERM)
-        assert (await it.says("Exiting before components have stopped"))["components"] == [
-            "stubborn"
-        ]
+        assert (await it.wait_for_output("Exiting before components have stopped"))[
+            "components"
+        ] == ["stubborn"]
         assert await it.ends() == 1
 
 
 async def test_a_process_whose_component_fails_ends_with_code_1(tmp_path: Path) -> None:
     async with program(tmp_path, FAILING) as it:
-        line = await it.says("Component failed")
+        line = await it.wait_for_output("Component failed")
         assert "out of luck" in line["exception"]
         assert await it.ends() == 1
 
 
 async def test_the_log_level_of_a_process_follows_signals(tmp_path: Path) -> None:
     async with program(tmp_path, WELL_BEHAVED) as it:
-        await it.says("Service is ready")
+        await it.wait_for_output("Service is ready")
         it.process.send_signal(signal.SIGUSR1)
-        assert (await it.says("Changed log level"))["now"] == "debug"
+        assert (await it.wait_for_output("Changed log level"))["now"] == "debug"
         it.process.send_signal(signal.SIGUSR2)
-        assert (await it.says("Changed log level"))["now"] == "info"
+        assert (await it.wait_for_output("Changed log level"))["now"] == "info"
         it.process.send_signal(signal.SIGTERM)
         assert await it.ends() == 0
 
@@ -543,3 +545,33 @@ async def test_asyncio_is_used_where_uvloop_is_not_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert await asyncio.to_thread(run, loop_module) == 0
+
+
+_MEASURE = """
+import ctypes
+
+from kubeocean.runtime.service import return_buffers
+
+class Info(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Info
+{call}
+bytearray(16 << 20)  # freed at once: from now on glibc would take such buffers from the heap
+before = libc.mallinfo2().hblkhd
+kept = bytearray(8 << 20)
+print(libc.mallinfo2().hblkhd - before >= 8 << 20)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is not glibc"
+)
+@pytest.mark.parametrize(("call", "outside"), [("return_buffers()", "True"), ("", "False")])
+def test_large_buffers_are_outside_of_the_heap(call: str, outside: str) -> None:
+    words = [sys.executable, "-c", _MEASURE.format(call=call)]
+    assert (
+        subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == outside
+    )

@@ -25,7 +25,7 @@ from support.servers import Server, echo, head_of, serving
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: SPDY/3.1\r\nConnection: Upgrade\r\n\r\n"
 ENDLESS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
 SO_ATTACH_FILTER = 26
-LIMIT_S = 30.0  # far below the two hours of a kernel's own keep-alive
+LIMIT_S = 30.0  # much less than the two hours of a kernel's default keep-alive
 
 
 def cut_off(connection: socket.socket) -> None:
@@ -42,7 +42,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def vanishing(answer: bytes) -> AsyncIterator[Server]:
-    """A server that answers a request and then disappears."""
+    """Yield a server that answers a request and then disappears."""
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -117,7 +117,7 @@ async def test_a_tunnel_waits_for_a_peer_that_does_not_read() -> None:
 
 
 def black_hole() -> tuple[socket.socket, list[socket.socket]]:
-    """A listening socket whose queue is full: the kernel drops further connections."""
+    """Return a listening socket whose queue is full: the kernel drops further connections."""
     listening = socket.socket()
     listening.bind(("127.0.0.2", 0))
     listening.listen(0)

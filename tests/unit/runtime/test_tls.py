@@ -19,7 +19,7 @@ client = issue("client", issuer=root)
 def shake(
     context: ssl.SSLContext | None, host: Identity = server, *, name: str = "api.example"
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """A handshake in memory: what the client and the server know about it afterwards."""
+    """Run a handshake in memory; return the results of the client and of the server."""
     assert context is not None
     listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     listening.set_alpn_protocols(["h2", "http/1.1"])

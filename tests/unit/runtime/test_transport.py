@@ -63,7 +63,7 @@ async def transport_to(url: str, **more: object) -> AsyncIterator[tuple[HttpTran
 async def linked(
     handler: Handle, **more: object
 ) -> AsyncIterator[tuple[Server, HttpTransport, Source]]:
-    """A server and a transport to it."""
+    """Yield a server and a transport to it."""
     async with (
         serving(handler) as server,
         transport_to(server.url, **more) as (transport, source),
@@ -74,7 +74,7 @@ async def linked(
 async def answering(
     server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """200 to each request; the body of one is dropped."""
+    """Answer each request with 200, and drop its body."""
     while True:
         head = await head_of(server, reader)
         _, _, length = head.lower().partition("content-length: ")
@@ -83,7 +83,7 @@ async def answering(
 
 
 def knowing(token: str) -> Handle:
-    """A server for whom only this token is good."""
+    """Return a server that accepts only this token."""
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -101,7 +101,8 @@ def knowing(token: str) -> Handle:
 
 
 def saying(*pieces: bytes, then: Callable[[asyncio.StreamWriter], None] | None = None) -> Handle:
-    """A server that answers a request with these pieces, and hangs up or does something worse."""
+    """Return a server that answers a request with these pieces, and hangs up or does something
+    worse."""
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -1,4 +1,4 @@
-"""Tunnels: what opens one, what does not, and what goes through."""
+"""Tunnels: answers that open a tunnel, answers that do not, and the relayed bytes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def read_exactly(tunnel: Tunnel, size: int) -> bytes:
     return bytes(whole)
 
 
-# --- what flows
+# --- relayed bytes
 
 
 async def test_bytes_go_both_ways_and_each_way_ends_by_itself() -> None:
@@ -173,7 +173,7 @@ async def test_what_was_written_last_still_arrives() -> None:
 
 
 async def test_data_sent_before_a_close_is_read_after_a_failed_write() -> None:
-    message = b"x" * (1 << 15)  # what the kernel of the reader has room for
+    message = b"x" * (1 << 15)  # fits into the reader's socket buffer
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -237,7 +237,7 @@ async def test_a_cancelled_user_leaves_at_once() -> None:
             await using
 
 
-# --- what does not open one
+# --- answers that open no tunnel
 
 
 async def test_a_tunnel_to_a_closed_port_is_unreachable() -> None:
@@ -318,8 +318,8 @@ NOT_HTTP = {
     "an endless line": (b"x" * (1 << 20), "over 64 KiB"),
     "too many headers": (b"HTTP/1.1 101 S\r\n" + b"A: b\r\n" * 20_000 + b"\r\n", "over 64 KiB"),
     "nothing": (b"", "was closed"),
-    "another protocol": (SWITCHED.replace(b"SPDY", b"HTTP"), "switched to another protocol"),
-    "no protocol": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "switched to another protocol"),
+    "another protocol": (SWITCHED.replace(b"SPDY", b"HTTP"), "to protocol 'HTTP/3.1', not to"),
+    "no protocol": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "to protocol '', not to"),
 }
 
 

@@ -1,6 +1,6 @@
 """Tests of how a watch restarts: delay, number of requests, and the resourceVersion.
 
-What it makes of real servers is in the cluster tests; these are servers that no cluster has.
+Watches on real servers are in the cluster tests; the servers here have faults that real ones lack.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ END = b""
 
 
 class Server(Scripted):
-    """Gives each watch the stream that a test makes for it."""
+    """Answers each watch with the stream that a test has created for it."""
 
     def __init__(self, make: Callable[[Request], ScriptedStream | Unreachable]) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class Server(Scripted):
 
     @property
     def lists(self) -> list[bool]:
-        """Of each request: whether it asked for everything."""
+        """Return for each request whether it was a full list."""
         return ["sendInitialEvents" in dict(request.query) for request in self.requests]
 
 
-def says(*pieces: bytes | BaseException, status: int = 200) -> ScriptedStream:
+def stream_of(*pieces: bytes | BaseException, status: int = 200) -> ScriptedStream:
     stream = ScriptedStream(status)
-    stream.say(*pieces)
+    stream.feed(*pieces)
     return stream
 
 
@@ -115,14 +115,16 @@ async def test_it_outlives_hours_of_failure() -> None:
 
 
 HURRIED = {
-    "ends without a word": lambda request: says(END),
-    "fails in its first word": lambda request: says(BROKEN),
-    "breaks off while listing": lambda request: says(LISTED[:75], Unreachable("reset")),
+    "ends without a word": lambda request: stream_of(END),
+    "fails in its first word": lambda request: stream_of(BROKEN),
+    "breaks off while listing": lambda request: stream_of(LISTED[:75], Unreachable("reset")),
     "is void as soon as it is listed": lambda request: (
-        says(LISTED, EXPIRED) if "sendInitialEvents" in dict(request.query) else says(EXPIRED)
+        stream_of(LISTED, EXPIRED)
+        if "sendInitialEvents" in dict(request.query)
+        else stream_of(EXPIRED)
     ),
-    "says what cannot be read": lambda request: says(DEEP),
-    "lists an object without a name": lambda request: says(NAMELESS),
+    "says what cannot be read": lambda request: stream_of(DEEP),
+    "lists an object without a name": lambda request: stream_of(NAMELESS),
 }
 
 
@@ -145,7 +147,7 @@ async def test_patience_returns_with_the_first_word() -> None:
     def make(request: Request) -> ScriptedStream | Unreachable:
         if len(server.requests) <= troubles:
             return Unreachable("refused")
-        streams.append(says(LISTED) if len(server.requests) == troubles + 1 else says())
+        streams.append(stream_of(LISTED) if len(server.requests) == troubles + 1 else stream_of())
         return streams[-1]
 
     server, streams = Server(make), list[ScriptedStream]()
@@ -153,9 +155,9 @@ async def test_patience_returns_with_the_first_word() -> None:
         await follower.clock.advance(60)
         assert follower.listings == 1
         meta = b'{"name":"a","resourceVersion":"9"}'
-        streams[0].say(b'{"type":"ADDED","object":{"metadata":%s}}\n' % meta)
+        streams[0].feed(b'{"type":"ADDED","object":{"metadata":%s}}\n' % meta)
         await follower.clock.advance(0)
-        streams[0].say(Unreachable("reset"))
+        streams[0].feed(Unreachable("reset"))
         await follower.clock.advance(0.2)  # as after a first failure
         assert len(server.requests) == troubles + 2
         assert dict(server.requests[-1].query)["resourceVersion"] == "9"
@@ -163,7 +165,7 @@ async def test_patience_returns_with_the_first_word() -> None:
 
 
 async def test_a_version_of_thousands_of_digits_ends_no_watch() -> None:
-    server = Server(lambda request: says(LISTED.replace(b'"7"', b'"%s"' % (b"9" * 5_000))))
+    server = Server(lambda request: stream_of(LISTED.replace(b'"7"', b'"%s"' % (b"9" * 5_000))))
     async with following(server) as follower:
         await follower.clock.advance(0)
         assert follower.listings == 1
@@ -172,7 +174,7 @@ async def test_a_version_of_thousands_of_digits_ends_no_watch() -> None:
 async def test_one_expiry_is_answered_at_once() -> None:
     def make(request: Request) -> ScriptedStream:
         first = len(server.requests) == 1
-        return says(LISTED, EXPIRED) if first else says(LISTED)
+        return stream_of(LISTED, EXPIRED) if first else stream_of(LISTED)
 
     server = Server(make)
     async with following(server) as follower:
@@ -184,7 +186,7 @@ async def test_one_expiry_is_answered_at_once() -> None:
 
 async def test_silence_resumes_but_a_stream_that_never_spoke_is_not_believed() -> None:
     def make(request: Request) -> ScriptedStream:
-        return says(LISTED) if "sendInitialEvents" in dict(request.query) else says()
+        return stream_of(LISTED) if "sendInitialEvents" in dict(request.query) else stream_of()
 
     server = Server(make)
     async with following(server, silence_s=0.05) as follower:
@@ -195,7 +197,7 @@ async def test_silence_resumes_but_a_stream_that_never_spoke_is_not_believed() -
 
 async def test_a_refusal_whose_words_do_not_come_is_a_refusal() -> None:
     def make(request: Request) -> ScriptedStream:
-        return says(b"half a", status=503) if len(server.requests) == 1 else says(LISTED)
+        return stream_of(b"half a", status=503) if len(server.requests) == 1 else stream_of(LISTED)
 
     server = Server(make)
     async with following(server, silence_s=0.05) as follower:
@@ -208,7 +210,9 @@ async def test_another_server_is_listed_whether_it_is_noticed_before_or_after() 
     streams: list[ScriptedStream] = []
 
     def make(request: Request) -> ScriptedStream:
-        streams.append(says(LISTED) if "sendInitialEvents" in dict(request.query) else says())
+        streams.append(
+            stream_of(LISTED) if "sendInitialEvents" in dict(request.query) else stream_of()
+        )
         if len(server.requests) == 2:
             server.generation += 1  # by this very request
         return streams[-1]
@@ -216,13 +220,13 @@ async def test_another_server_is_listed_whether_it_is_noticed_before_or_after() 
     server = Server(make)
     async with following(server) as follower:
         await follower.clock.advance(0)
-        streams[0].say(Unreachable("cut"))
+        streams[0].feed(Unreachable("cut"))
         await follower.clock.advance(1)
         assert server.lists == [True, False, True]
         assert follower.restarts("gone") == 1
 
-        server.generation += 1  # by a request of somebody else
-        streams[-1].say(Unreachable("cut"))
+        server.generation += 1  # by a request of another component
+        streams[-1].feed(Unreachable("cut"))
         await follower.clock.advance(2)
         assert server.lists == [True, False, True, True]
         assert follower.listings == 3
@@ -235,10 +239,10 @@ async def test_what_comes_in_one_block_with_an_error_comes_again() -> None:
     def make(request: Request) -> ScriptedStream:
         match len(server.requests):
             case 1:
-                return says(LISTED, END)
+                return stream_of(LISTED, END)
             case 2:
-                return says(news + BROKEN)
-        return says()
+                return stream_of(news + BROKEN)
+        return stream_of()
 
     server = Server(make)
     async with following(server) as follower:
@@ -252,7 +256,7 @@ async def test_what_comes_in_one_block_with_an_error_comes_again() -> None:
 
 
 async def test_a_listing_that_an_error_voids_is_begun_again() -> None:
-    server = Server(lambda request: says(LISTED + BROKEN))
+    server = Server(lambda request: stream_of(LISTED + BROKEN))
     async with following(server) as follower:
         await follower.clock.advance(3)
         assert follower.listings == 0
@@ -263,8 +267,8 @@ async def test_a_listing_that_an_error_voids_is_begun_again() -> None:
 async def test_a_retry_after_of_a_day_is_capped() -> None:
     def make(request: Request) -> ScriptedStream:
         if len(server.requests) > 1:
-            return says(LISTED)
-        page = says(b"under maintenance", END, status=503)
+            return stream_of(LISTED)
+        page = stream_of(b"under maintenance", END, status=503)
         page.headers["Retry-After"] = "86400"
         return page
 
@@ -285,7 +289,9 @@ CHANGE = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion"
 @pytest.mark.parametrize("news", [BOOKMARK, CHANGE])
 async def test_a_streaming_list_without_an_end_becomes_a_list_in_pages(news: bytes) -> None:
     def make(request: Request) -> ScriptedStream:
-        streams.append(says(ADDED) if "sendInitialEvents" in dict(request.query) else says())
+        streams.append(
+            stream_of(ADDED) if "sendInitialEvents" in dict(request.query) else stream_of()
+        )
         return streams[-1]
 
     server, streams = Server(make), list[ScriptedStream]()
@@ -293,11 +299,11 @@ async def test_a_streaming_list_without_an_end_becomes_a_list_in_pages(news: byt
     async with following(server) as follower:
         for _ in range(29):
             await follower.clock.advance(1)
-            streams[0].say(news)
+            streams[0].feed(news)
         await follower.clock.advance(0)
         assert (follower.listings, follower.fallbacks) == (0, 0)
         await follower.clock.advance(1)
-        streams[0].say(news)
+        streams[0].feed(news)
         await follower.clock.advance(5)
         assert (follower.listings, follower.fallbacks) == (1, 1)
         assert follower.restarts("endless") == 1
@@ -305,24 +311,24 @@ async def test_a_streaming_list_without_an_end_becomes_a_list_in_pages(news: byt
 
 
 async def test_a_streaming_list_of_many_objects_may_take_its_time() -> None:
-    stream = says()
+    stream = stream_of()
     server = Server(lambda request: stream)
     async with following(server) as follower:
         for _ in range(10):
-            stream.say(ADDED)
+            stream.feed(ADDED)
             await follower.clock.advance(20)
-        stream.say(LISTED)
+        stream.feed(LISTED)
         await follower.clock.advance(0)
         assert (follower.listings, follower.fallbacks) == (1, 0)
 
 
 async def test_a_list_to_which_objects_are_added_for_ever_becomes_a_list_in_pages() -> None:
-    stream = says()
+    stream = stream_of()
     server = Server(lambda request: stream)
     server.script = [PAGED]
     async with following(server) as follower:
         for _ in range(31):
-            stream.say(ADDED)
+            stream.feed(ADDED)
             await follower.clock.advance(10)
         await follower.clock.advance(5)
         assert (follower.listings, follower.fallbacks) == (1, 1)
@@ -330,7 +336,7 @@ async def test_a_list_to_which_objects_are_added_for_ever_becomes_a_list_in_page
 
 async def test_a_streaming_list_that_says_nothing_more_becomes_a_list_in_pages() -> None:
     def make(request: Request) -> ScriptedStream:
-        return says(ADDED) if "sendInitialEvents" in dict(request.query) else says()
+        return stream_of(ADDED) if "sendInitialEvents" in dict(request.query) else stream_of()
 
     server = Server(make)
     server.script = [PAGED]
@@ -348,13 +354,13 @@ async def test_a_streaming_list_that_says_nothing_more_becomes_a_list_in_pages()
 async def test_a_second_failure_of_a_streaming_list_leads_to_a_list_in_pages(trouble: str) -> None:
     def make(request: Request) -> ScriptedStream:
         if "sendInitialEvents" not in dict(request.query):
-            return says()
+            return stream_of()
         match trouble:
             case "refuses":
-                return says(b"", status=500)
+                return stream_of(b"", status=500)
             case "breaks":
-                return says(ADDED, Unreachable("reset"))
-        return says(ADDED, END)
+                return stream_of(ADDED, Unreachable("reset"))
+        return stream_of(ADDED, END)
 
     server = Server(make)
     server.script = [PAGED]
@@ -365,7 +371,7 @@ async def test_a_second_failure_of_a_streaming_list_leads_to_a_list_in_pages(tro
 
 
 async def test_a_watch_that_is_asked_to_lists_again_at_once() -> None:
-    server = Server(lambda _: says(LISTED))  # and then silence
+    server = Server(lambda _: stream_of(LISTED))  # and then silence
     async with following(server) as follower:
         await until(lambda: follower.listings == 1)
         for _ in range(4):  # the read that is under way ends only once
@@ -378,7 +384,7 @@ async def test_a_watch_that_is_asked_to_lists_again_at_once() -> None:
 
 
 async def test_a_list_that_is_under_way_is_given_up_for_a_new_one() -> None:
-    streams = [says(LISTED[:40]), says(LISTED)]
+    streams = [stream_of(LISTED[:40]), stream_of(LISTED)]
     server = Server(lambda _: streams.pop(0))
     async with following(server) as follower:
         await until(lambda: len(server.requests) == 1)

@@ -21,7 +21,7 @@ from kubeocean.runtime.workqueue import QueueClosed, WorkQueue
 
 @asynccontextmanager
 async def running(queue: WorkQueue[str]) -> AsyncIterator[None]:
-    """The queue's timer runs in the block."""
+    """Run the queue's timer until the block ends."""
     async with asyncio.TaskGroup() as group:
         timer = group.create_task(queue.run())
         yield
@@ -29,7 +29,7 @@ async def running(queue: WorkQueue[str]) -> AsyncIterator[None]:
 
 
 async def take(queue: WorkQueue[str]) -> str:
-    """The next key, which must be there already."""
+    """Return the next key, which must be there already."""
     assert len(queue) > 0
     return await queue.get()
 
@@ -263,7 +263,7 @@ async def test_a_dead_consumer_is_passed_over() -> None:
         first = group.create_task(queue.get())
         second = group.create_task(queue.get())
         await asyncio.sleep(0)
-        first.cancel()  # its future is cancelled, and it has not yet run to say so
+        first.cancel()  # its future is cancelled, and its task has not run since
         queue.add("a")
         assert await second == "a"
 
@@ -489,7 +489,7 @@ class Model:
 
     def pass_delays(self) -> None:
         now = self.clock.monotonic()
-        # What falls due in one step becomes ready in the order of its deadlines.
+        # Keys that are due in one step become ready in the order of their deadlines.
         for key, (due, priority) in sorted(self.delayed.items(), key=lambda item: item[1][0]):
             if due <= now:
                 self.add(key, priority)
