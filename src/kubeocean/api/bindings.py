@@ -25,6 +25,7 @@ __all__ = [
     "CLUSTER_BINDINGS",
     "CLUSTER_ID",
     "CLUSTER_ID_LONGEST",
+    "SECRET_NAMESPACES_MOST",
     "BindingPhase",
     "BindingSpec",
     "BindingStatus",
@@ -32,6 +33,8 @@ __all__ = [
     "PodPrivileges",
     "PodSecurityLevel",
     "Privilege",
+    "RefusedNamespace",
+    "SecretNamespaces",
     "SecretReference",
     "WorkerTrust",
     "network_of",
@@ -139,6 +142,27 @@ class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
         return self.worker_trust == WorkerTrust.FULL
 
 
+SECRET_NAMESPACES_MOST: Final = 1000  # in which the syncer of one binding reads Secrets
+
+
+class RefusedNamespace(msgspec.Struct, frozen=True, gc=False):
+    """A namespace in which the manager does not let a syncer read Secrets, with the reason."""
+
+    namespace: str = ""
+    reason: str = ""
+
+
+class SecretNamespaces(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The namespaces in which the syncer of a binding needs Secrets, and may read them.
+
+    The syncer writes `requested`; the manager writes the others.
+    """
+
+    requested: tuple[str, ...] | None = None
+    granted: tuple[str, ...] | None = None
+    refused: tuple[RefusedNamespace, ...] | None = None
+
+
 class BindingStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Status of a ClusterBinding."""
 
@@ -148,6 +172,7 @@ class BindingStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
     observed_generation: int = 0
     virtual_nodes: int = 0
     credential_expiration_time: str | None = None
+    secret_namespaces: SecretNamespaces = msgspec.field(default_factory=SecretNamespaces)
 
 
 class ClusterBinding(Object, frozen=True, gc=False, rename="camel", kw_only=True):

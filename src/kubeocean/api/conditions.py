@@ -472,6 +472,7 @@ class BindingEvent(StrEnum):
     POLICY_KIND_MISSING = "PolicyKindMissing"
     SERVICE_NOT_MIRRORED = "ServiceNotMirrored"
     LOG_CONFIG_NOT_COPIED = "LogConfigNotCopied"
+    SECRETS_REFUSED = "SecretsRefused"
     ORPHAN_FOUND = "OrphanFound"
     ORPHAN_REMOVED = "OrphanRemoved"
     INCONSISTENCY_FOUND = "InconsistencyFound"

@@ -22,6 +22,7 @@ from kubeocean.api.bindings import (
     CLUSTER_BINDINGS,
     CLUSTER_ID,
     CLUSTER_ID_LONGEST,
+    SECRET_NAMESPACES_MOST,
     BindingPhase,
     PodSecurityLevel,
     Privilege,
@@ -32,6 +33,7 @@ from kubeocean.api.policies import (
     DAY_HINT,
     DAYS,
     RESOURCE_LEASING_POLICIES,
+    SHOWN,
     TIME_HINT,
     TIME_OF_DAY,
     ZONE_HINT,
@@ -220,6 +222,28 @@ def _binding_status() -> Json:
             "When the credential in the kubeconfig Secret expires, if that is known. The manager"
             " renews credentials that kubeocean join made."
         ),
+        secretNamespaces=_secret_namespaces(),
+    )
+
+
+def _secret_namespaces() -> Json:
+    namespace: Json = {"type": "string", "maxLength": 63}
+    most = SECRET_NAMESPACES_MOST
+    refused = obj(
+        "A namespace in which the syncer may not read Secrets.",
+        required=("namespace",),
+        namespace=text("The name of the namespace.", maxLength=63),
+        reason=text("Why the syncer may not read Secrets there."),
+    )
+    return obj(
+        "Where the account of the syncer reads Secrets that pods and volumes need.",
+        requested=array("Namespaces that the syncer needs.", namespace, most=most),
+        granted=array(
+            "Namespaces in which a RoleBinding of the manager lets the syncer read Secrets.",
+            namespace,
+            most=most,
+        ),
+        refused=array("Requested namespaces that are not granted.", refused, most=most),
     )
 
 
@@ -398,7 +422,7 @@ def _reclaim_status() -> Json:
         until=time("Until when that reason can delay the eviction."),
     )
     return obj(
-        "The progress of the present or the last reclaim. Lists contain the first 100 entries;"
+        f"The progress of the present or the last reclaim. Lists contain at most {SHOWN} entries;"
         " numbers count all.",
         cause=text("The cause of the reclaim, in one word."),
         startTime=time("Since when the nodes admit no new pods."),

@@ -9,6 +9,7 @@ belong to a `Domain`, so that an installation under another domain runs the same
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, overload
 
 from kubeocean.runtime.objects import Key
@@ -38,6 +39,7 @@ __all__ = [
     "ENV_POD_IP",
     "ENV_POD_NAME",
     "ENV_POD_NAMESPACE",
+    "ENV_PROXIER_NAMESPACE",
     "ENV_PROXIER_TEMPLATES",
     "ENV_SERVICE_HOST",
     "ENV_SERVICE_PORT",
@@ -105,18 +107,29 @@ FLEET_LEFT: Final = "left"  # written when the MemberCluster of the binding was 
 
 
 class _Key:
-    """Descriptor that returns a label or annotation key with the Domain's name as its prefix."""
+    """Descriptor that returns a label or annotation key with the Domain's name as its prefix.
+
+    Every reconcile reads several keys, so a key is computed once for each Domain and stored in the
+    Domain's `__dict__`, as `functools.cached_property` does.
+    """
 
     def __init__(self, name: str, *, subdomain: str = "") -> None:
         self._name = name
         self._subdomain = subdomain
+
+    def __set_name__(self, owner: type[Domain], attribute: str) -> None:
+        self._attribute = attribute
 
     @overload
     def __get__(self, domain: None, owner: type[Domain]) -> _Key: ...
     @overload
     def __get__(self, domain: Domain, owner: type[Domain]) -> str: ...
     def __get__(self, domain: Domain | None, owner: type[Domain]) -> _Key | str:
-        return self if domain is None else f"{self._subdomain}{domain.name}/{self._name}"
+        if domain is None:
+            return self
+        key = f"{self._subdomain}{domain.name}/{self._name}"
+        vars(domain)[self._attribute] = key
+        return key
 
 
 class _Object:
@@ -133,7 +146,7 @@ class _Object:
         return self if domain is None else f"{domain.product}-{self._suffix}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: keys are stored in its `__dict__`
 class Domain:
     """The domain of Kubeocean's labels, annotations, taints, finalizers and object names."""
 
@@ -142,7 +155,7 @@ class Domain:
     def __post_init__(self) -> None:
         check_subdomain(self.name, field="domain")
 
-    @property
+    @cached_property
     def product(self) -> str:
         """The value of the label `managed_by`, and the prefix of names of Kubeocean's objects."""
         return self.name.partition(".")[0]
@@ -313,7 +326,7 @@ class Domain:
         prefix = key.partition("/")[0]
         return prefix == self.name or prefix.endswith(f".{self.name}")
 
-    @property
+    @cached_property
     def system_namespaces(self) -> frozenset[str]:
         """Namespaces whose pods stay in the computing cluster and whose objects are not copied."""
         kubernetes = {SYSTEM_NAMESPACE, "kube-public", NODE_LEASE_NAMESPACE}
@@ -386,6 +399,7 @@ PROXIER_PORT_FALLBACK: Final = 8080  # where a virtual node has no label that na
 
 ENV_SYNCER_TEMPLATES: Final = "KUBEOCEAN_SYNCER_TEMPLATE_DIR"
 ENV_PROXIER_TEMPLATES: Final = "KUBEOCEAN_PROXIER_TEMPLATE_DIR"
+ENV_PROXIER_NAMESPACE: Final = "KUBEOCEAN_PROXIER_NAMESPACE"  # set by the manager in syncers
 SYNCER_TEMPLATES: Final = "/etc/kubeocean/syncer-template"
 PROXIER_TEMPLATES: Final = "/etc/kubeocean/proxier-template"
 ENV_POD_NAME: Final = "POD_NAME"

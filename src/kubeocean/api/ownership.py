@@ -15,8 +15,10 @@ same name: the first computing cluster claims the policy with an annotation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 
 from kubeocean.api import naming
 from kubeocean.api.expected import Expected
@@ -62,7 +64,7 @@ class Ownership(Enum):
 
 def ownership_labels(ids: Ids, domain: Domain) -> dict[str, str]:
     """Return the labels of every object that a syncer creates in the worker cluster."""
-    return {domain.managed_by: domain.product} | _marks(ids, domain)
+    return {domain.managed_by: domain.product, **_marks(ids, domain)}
 
 
 def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
@@ -187,7 +189,8 @@ def _ownership(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Dom
     )
 
 
-def _marks(ids: Ids, domain: Domain) -> dict[str, str]:
+@lru_cache(maxsize=16)
+def _marks(ids: Ids, domain: Domain) -> Mapping[str, str]:
     return {
         domain.cluster_binding: naming.label_value(ids.binding),
         domain.physical_cluster_id: naming.label_value(ids.cluster_id),

@@ -23,6 +23,7 @@ from kubeocean.manager.deletion import DEADLINE_S, BindingDeletion
 from kubeocean.manager.metrics import ManagerMetrics
 from kubeocean.manager.rollout import Rollout
 from kubeocean.manager.rollout_state import RolloutResult
+from kubeocean.manager.secret_grants import kubeconfig_namespaces_of
 from kubeocean.manager.status import (
     BindingObservation,
     StatusWriter,
@@ -121,6 +122,9 @@ class Bindings:
         self._subscribe()
 
     def _subscribe(self) -> None:
+        self._rollout.reserve(
+            lambda: set(kubeconfig_namespaces_of(self.informer.items(), self._domain))
+        )
         self.informer.on_change(self._changed)
         self._rollout.on_change(self.controller.enqueue)
         self._rollout.on_templates(lambda: self._enqueue(self.informer.items()))
@@ -132,6 +136,9 @@ class Bindings:
         if old is not None and (new is None or new.uid != old.uid):
             # A watch may show a deletion and a new binding of the same name as one change.
             self.probes.drop(old.uid)
+        if new is not None and self._namespaces_of(new) - self._namespaces_of(old):
+            # Syncers of other bindings may not read Secrets there any more.
+            self._enqueue(self.informer.items())
         if old is not None and new is None:
             self.metrics.forget(old.name)
             # A binding that was invalid because of this one may be valid now.
@@ -139,6 +146,11 @@ class Bindings:
         elif old is not None and new is not None and old.spec.cluster_id != new.spec.cluster_id:
             self._enqueue(self._overlapping(old.spec.cluster_id))
             self._enqueue(self._overlapping(new.spec.cluster_id))
+
+    def _namespaces_of(self, binding: ClusterBinding | None) -> set[str]:
+        """Return the namespaces of a binding's kubeconfig and certificate, but the usual one."""
+        named = kubeconfig_namespaces_of((binding,) if binding is not None else (), self._domain)
+        return set(named) - {"", self._domain.system_namespace}
 
     def _overlapping(self, cluster_id: str) -> list[ClusterBinding]:
         """Return the bindings whose virtual nodes could have the same names as those of
@@ -225,7 +237,8 @@ class Bindings:
         )
         if contradicted and leads:
             return After(RECHECK_S)  # until manager and syncer agree
-        return After(_RETRY_S) if rollout is not None and rollout.failed else Done()
+        waits = rollout is not None and (rollout.failed or rollout.secret_namespaces.refused)
+        return After(_RETRY_S) if waits else Done()
 
     def _is_cached(self, binding: ClusterBinding) -> bool:
         cached = self.informer.get(binding.key)

@@ -16,6 +16,10 @@ A directory is usually a mounted ConfigMap, which changes all files at once by s
 check for changes costs one `stat` per file. Objects of a directory with a file that cannot be read
 stay unchanged: only a file that does not exist is absent. Rendered objects are cached until the
 templates or the binding change.
+
+If the proxier of a binding runs in another namespace than Kubeocean's own, the syncer finds its
+pods by an environment variable that the manager adds to any template: unlike a flag, programs that
+do not know the variable ignore it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +63,7 @@ __all__ = [
     "TemplateFiles",
     "names",
     "namespace_of",
+    "owner_of",
     "render",
     "required_files",
 ]
@@ -205,12 +211,14 @@ def render(
     binding: ClusterBinding,
     domain: Domain,
     owned: bool = True,
+    proxier_namespace: str = "",
 ) -> tuple[RenderedObject, ...]:
     """Render all objects of a component, in the order of creation.
 
     A file that a component can do without may render to several objects, or to none. Objects that
     are not `owned` have an annotation instead of the owner reference: in another cluster than the
-    binding's, garbage collection would delete them.
+    binding's, garbage collection would delete them. `proxier_namespace` is set for syncers, unless
+    it is empty or Kubeocean's own.
 
     :raises ConfigError: a template is invalid; the error names file and line or field.
     """
@@ -232,16 +240,34 @@ def render(
                 body["metadata"].setdefault("namespace", namespace_of(component, files, domain))
             _label(body, component, binding=binding, domain=domain)
             _shorten_labels(body, binding.name)
+            if kind == DEPLOYMENTS.kind and proxier_namespace not in ("", domain.system_namespace):
+                _set_variable(body, group.ENV_PROXIER_NAMESPACE, proxier_namespace)
             _assign(body, binding, domain, owned=owned)
             objects.append(_rendered(component, body, domain))
     return _with_scale(objects)
+
+
+def _set_variable(deployment: Json, name: str, value: str) -> None:
+    """Add a variable to the environment of all containers, except where the template has it."""
+    containers = deployment["spec"]["template"]["spec"].get("containers")
+    for container in _objects(containers):
+        environment = container.setdefault("env", [])
+        if isinstance(environment, list) and all(
+            each.get("name") != name for each in _objects(environment)
+        ):
+            environment.append({"name": name, "value": value})
+
+
+def _objects(value: object) -> list[Json]:
+    """Return the objects of a list; what else a template has, the API server refuses."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _assign(body: Json, binding: ClusterBinding, domain: Domain, *, owned: bool) -> None:
     """Add an owner reference to the binding, or an annotation with its name, to an object."""
     metadata = body["metadata"]
     if owned:
-        metadata["ownerReferences"] = [_owner(binding)]
+        metadata["ownerReferences"] = [owner_of(binding)]
         return
     rolled_out_for = {domain.rolled_out_for: f"{binding.name}/{binding.uid}"}
     metadata["annotations"] = metadata.get("annotations", {}) | rolled_out_for
@@ -417,7 +443,8 @@ def _label_maps(body: object) -> Iterator[dict[str, Any]]:
             yield from _label_maps(value)
 
 
-def _owner(binding: Object) -> Json:
+def owner_of(binding: Object) -> Json:
+    """Return the owner reference of objects that belong to a binding."""
     return {
         "apiVersion": CLUSTER_BINDINGS.api_version,
         "kind": CLUSTER_BINDINGS.kind,
@@ -515,10 +542,11 @@ class _Plan:
     revision: int
     uid: str
     variables: dict[str, Value]
-    objects: tuple[RenderedObject, ...]
+    proxier_namespace: str
+    objects: tuple[RenderedObject, ...] = ()
 
-    def is_valid(self, revision: int, uid: str, variables: dict[str, Value]) -> bool:
-        return (self.revision, self.uid, self.variables) == (revision, uid, variables)
+    def has_inputs_of(self, other: _Plan) -> bool:
+        return replace(self, objects=()) == replace(other, objects=())
 
 
 class Renderer:
@@ -561,8 +589,11 @@ class Renderer:
         if directory.problem:
             raise ConfigError(directory.problem)
         variables = names(component, directory.files, binding, self._domain)
+        syncs = component is RolloutComponent.SYNCER
+        proxier_namespace = self._proxier_namespace(binding) if syncs else ""
+        plan = _Plan(revision, binding.uid, variables, proxier_namespace)
         known = self._plans.get((component, binding.name))
-        if known is not None and known.is_valid(revision, binding.uid, variables):
+        if known is not None and known.has_inputs_of(plan):
             return known.objects
         objects = render(
             component,
@@ -571,9 +602,18 @@ class Renderer:
             binding=binding,
             domain=self._domain,
             owned=self._owned,
+            proxier_namespace=proxier_namespace,
         )
-        self._plans[component, binding.name] = _Plan(revision, binding.uid, variables, objects)
+        self._plans[component, binding.name] = replace(plan, objects=objects)
         return objects
+
+    def _proxier_namespace(self, binding: ClusterBinding) -> str:
+        """Return the namespace of the binding's proxier from its last valid rendering, or ""."""
+        with suppress(ConfigError):  # the rollout of the proxier reports it
+            self.objects(RolloutComponent.PROXIER, binding)
+        rendered = self.known(RolloutComponent.PROXIER, binding.name)
+        deployments = (each for each in rendered if each.resource is DEPLOYMENTS)
+        return next((each.key.namespace for each in deployments), "")
 
     def known(self, component: RolloutComponent, binding: str) -> tuple[RenderedObject, ...]:
         """Return the objects of a component from the last valid rendering for a binding."""

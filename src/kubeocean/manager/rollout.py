@@ -12,13 +12,13 @@ template differs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding, SecretNamespaces
 from kubeocean.api.group import APP_COMPONENT, DEFAULT, Domain
 from kubeocean.errors import (
     ApiError,
@@ -54,6 +54,7 @@ from kubeocean.manager.rollout_state import (
     component_state,
 )
 from kubeocean.manager.rollout_watch import RolloutInformers, ownership_of
+from kubeocean.manager.secret_grants import SecretGrants
 from kubeocean.runtime.client import ApplyPatch, Client, JsonPatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import DEPLOYMENTS, Deployment
@@ -77,6 +78,7 @@ _REFUSALS: Final = (
 )
 _ATTEMPTS: Final = 5
 _LOGGED_FIELDS: Final = 5
+_ACCOUNT: Final = "ServiceAccount"
 
 _log = get_logger(__name__)
 
@@ -130,7 +132,18 @@ class Rollout:
         self._plans = Renderer(directories, domain, owned=computing is None)
         self._watched = RolloutInformers(client, domain=domain, clock=self._clock, metrics=metrics)
         self._removal = RolloutRemoval(client, self._computing, self._watched, domain)
+        self._reserved: Callable[[], Collection[str]] = frozenset
+        # In a management cluster all syncers have the shared account, which reads all Secrets.
+        self._grants = (
+            SecretGrants(
+                client, self._reserved_namespaces, domain=domain, clock=self._clock, metrics=metrics
+            )
+            if computing is None
+            else None
+        )
         self._template_handlers: list[Callable[[], None]] = []
+        if self._grants is not None:
+            self._grants.informer.on_listed(self._notify)
         self._read_before = False
         # Objects that an apply did not change although they differ: template digest and
         # fingerprint.
@@ -147,9 +160,20 @@ class Rollout:
     def on_change(self, handler: Callable[[Key], None]) -> None:
         """Call `handler` with the binding's key whenever one of its objects changed."""
         self._watched.on_change(handler)
+        if self._grants is not None:
+            self._grants.on_change(handler)
+
+    def reserve(self, namespaces: Callable[[], Collection[str]]) -> None:
+        """Let no syncer read Secrets of these namespaces, besides those of its own roles."""
+        self._reserved = namespaces
+
+    def _reserved_namespaces(self) -> Collection[str]:
+        return {*self._reserved(), *self.syncer_homes()}
 
     def on_templates(self, handler: Callable[[], None]) -> None:
-        """Call `handler` after the templates changed; each binding needs `ensure` after that."""
+        """Call `handler` when each binding needs `ensure`: after the templates changed, and after
+        RoleBindings of syncers were listed.
+        """
         self._template_handlers.append(handler)
 
     async def run(self) -> None:
@@ -157,6 +181,8 @@ class Rollout:
         self._refresh()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watched.run())
+            if self._grants is not None:
+                group.create_task(self._grants.informer.run())
             while True:
                 await self._clock.sleep(TEMPLATE_PERIOD_S)
                 self._refresh()
@@ -166,6 +192,8 @@ class Rollout:
         self._refresh()
         await self._watch_autoscalers()
         await self._watched.synced()
+        if self._grants is not None:
+            await self._grants.synced()
 
     async def _watch_autoscalers(self) -> None:
         """Watch autoscalers that an earlier manager process created, so that they can be pruned."""
@@ -196,13 +224,26 @@ class Rollout:
         proxier = await self._ensure_component(RolloutComponent.PROXIER, binding, progress)
         syncer = await self._ensure_component(RolloutComponent.SYNCER, binding, progress)
         if not (proxier.failed or syncer.failed):
-            await self._prune(binding, progress)
+            ready = proxier.is_ready and syncer.is_ready
+            await self._prune(binding, progress, ready=ready)
         return RolloutResult(
             syncer=syncer,
             proxier=proxier,
+            secret_namespaces=await self._ensure_grants(binding),
             written=tuple(progress.written),
             adopted=tuple(progress.adopted),
         )
+
+    async def _ensure_grants(self, binding: ClusterBinding) -> SecretNamespaces:
+        """Let the syncer of the binding read Secrets where it needs to; return the namespaces.
+
+        A syncer with a shared account reads Secrets of all namespaces.
+        """
+        if self._grants is None:
+            return binding.status.secret_namespaces
+        rendered = self._plans.known(RolloutComponent.SYNCER, binding.name)
+        accounts = (each.key for each in rendered if each.resource.kind == _ACCOUNT)
+        return await self._grants.ensure(binding, next(accounts, None))
 
     def syncers_ready(self, binding: ClusterBinding) -> int:
         """Return the number of ready syncers of the binding, from the cache."""
@@ -227,7 +268,8 @@ class Rollout:
 
         :raises ApiError: a request failed; retry.
         """
-        return await self._removal.remove_accounts(binding)
+        remaining = await self._grants.remove(binding) if self._grants is not None else []
+        return [*remaining, *await self._removal.remove_accounts(binding)]
 
     def syncer_homes(self) -> list[str]:
         """Return the namespaces in which syncers may run.
@@ -251,9 +293,12 @@ class Rollout:
         )
         if self._read_before:
             self._reloads.inc()
-            for handler in self._template_handlers:
-                handler()
+            self._notify()
         self._read_before = True
+
+    def _notify(self) -> None:
+        for handler in self._template_handlers:
+            handler()
 
     async def _ensure_component(
         self, component: RolloutComponent, binding: ClusterBinding, progress: _Progress
@@ -346,7 +391,7 @@ class Rollout:
             ):
                 return
             _log.info(
-                "Object differs from its template",
+                "Object differs from its template, applying the template",
                 object=desired.title,
                 fields=different[:_LOGGED_FIELDS],
             )
@@ -419,9 +464,15 @@ class Rollout:
             _log.info(verb, object=desired.title, digest=desired.digest)
         return answer
 
-    async def _prune(self, binding: ClusterBinding, progress: _Progress) -> None:
-        """Delete objects of the binding that no template contains any more."""
+    async def _prune(self, binding: ClusterBinding, progress: _Progress, *, ready: bool) -> None:
+        """Delete objects of the binding that no template contains any more.
+
+        Accounts and roles stay until syncers and proxiers are `ready`: pods of an earlier template
+        need them until they have been replaced.
+        """
         for resource, stored in list(self._watched.owned_by(binding.uid)):
+            if resource.kind in ACCOUNT_KINDS and not ready:
+                continue
             applied = self._domain.rollout_digest in stored.annotations
             if stored.deleting or not applied or (resource.kind, stored.key) in progress.desired:
                 continue

@@ -101,9 +101,11 @@ def keep_replicas(desired: Json, stored: Json, scale: tuple[int, int]) -> Json:
 
 
 def transfer_fields(stored: Json, manager: str) -> list[Json] | None:
-    """Return `managedFields` in which fields that others updated are applied by `manager`.
+    """Return the object's `managedFields` with the ownership of all fields that were set by Update
+    transferred to `manager`, as fields that it applied.
 
-    None: there are no such fields.
+    Fields of subresources and of kube-controller-manager are not transferred. None: there are no
+    fields to transfer.
     """
     entries: list[Json] = stored["metadata"].get("managedFields") or []
     transferred = [entry for entry in entries if _is_transferred(entry)]

@@ -7,9 +7,10 @@ running objects stay unchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kubeocean.api.bindings import SecretNamespaces
 from kubeocean.runtime.kinds import Deployment
 from kubeocean.runtime.objects import find_condition
 
@@ -59,6 +60,7 @@ class RolloutResult:
     proxier: ComponentState
     written: tuple[str, ...] = ()  # created, changed or deleted objects: kind and name
     adopted: tuple[str, ...] = ()  # objects of the earlier implementation among these
+    secret_namespaces: SecretNamespaces = field(default_factory=SecretNamespaces)
 
     @property
     def failed(self) -> bool:

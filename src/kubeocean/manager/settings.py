@@ -53,7 +53,9 @@ class ManagerSettings(ReplicaSettings):
         "deletion-deadline",
         duration,
         f"{DEADLINE_S:g}s",
-        "Time for which the deletion of a binding waits if no syncer of the binding is leader.",
+        "Time for which the deletion of a binding waits for a syncer to clean up while none leads;"
+        " then the manager deletes the virtual nodes itself, and objects may be left in the"
+        " worker.",
     )
 
     management_kubeconfig: str = management_kubeconfig_flag()

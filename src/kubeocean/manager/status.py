@@ -178,6 +178,11 @@ def status_of(observation: BindingObservation, *, now: str) -> BindingStatus:
         last_sync_time=now if became_ready else before.last_sync_time,
         observed_generation=generation if observed else before.observed_generation,
         credential_expiration_time=_expiry(observation),
+        secret_namespaces=(
+            observation.rollout.secret_namespaces
+            if observation.rollout is not None
+            else before.secret_namespaces
+        ),
     )
 
 
@@ -367,6 +372,14 @@ def status_events(before: BindingStatus, after: BindingStatus) -> Iterator[Statu
     )
     if credential is not None and credential.status == "False" and not reported:
         yield StatusEvent("Warning", credential.reason, credential.message)
+    reported_before = before.secret_namespaces.refused or ()
+    if refused := [
+        each for each in after.secret_namespaces.refused or () if each not in reported_before
+    ]:
+        first, more = refused[0], len(refused) - 1
+        others = f" (and {more} more namespaces, see status.secretNamespaces)" if more else ""
+        message = f"The syncer may not read Secrets in namespace {first.namespace}: {first.reason}"
+        yield StatusEvent("Warning", BindingEvent.SECRETS_REFUSED, message + others)
     old = find_condition(before.conditions, api_conditions.READY)
     new = find_condition(after.conditions, api_conditions.READY)
     if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
@@ -407,6 +420,11 @@ class StatusWriter:
         }
         if binding.status.credential_expiration_time and not status.credential_expiration_time:
             body["status"]["credentialExpirationTime"] = None
+        if status.secret_namespaces != binding.status.secret_namespaces:
+            namespaces: Json = msgspec.to_builtins(status.secret_namespaces)
+            # The syncer writes the requested ones.
+            granted = {name: namespaces.get(name) for name in ("granted", "refused")}
+            body["status"]["secretNamespaces"] = granted
         written = await self._patch(binding, body, subresource="status")
         for event in status_events(binding.status, status):
             self.emit(binding, event.type, event.reason, event.message)

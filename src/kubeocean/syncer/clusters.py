@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
+from functools import cached_property
 from typing import Final, Protocol
 
 import msgspec
@@ -110,6 +111,8 @@ class Cache(Protocol):
 
     async def run(self) -> None: ...
 
+    def on_listed(self, handler: Callable[[], None]) -> None: ...
+
 
 @dataclass(kw_only=True)
 class Clusters:
@@ -129,6 +132,7 @@ class Clusters:
     worker_id: Callable[[], str] = lambda: ""  # of the worker, by `identity_of`, once it is known
     metrics_port: int = group.VNODE_METRICS_PORT
     remove_nodes_after_s: float = 0  # without an answer of the worker; 0 means never
+    secrets_by_namespace: bool = False  # whether Secrets are read only where the manager grants it
     proxier_namespace: str = ""  # of the proxier's replicas; empty means the domain's own
     management: Client | None = None  # of the cluster with the proxier's replicas, if another
     clock: Clock = field(default_factory=RealClock)
@@ -198,6 +202,9 @@ class Clusters:
         for each in required:
             self.worker_health.require(each.scope.path)
             self.worker_health.relist_on_return(each.scope.path, each)
+        self._synced_handlers: list[Callable[[], None]] = []
+        for cache in self.caches:
+            cache.on_listed(self._listed)
 
     def _cache(
         self,
@@ -243,6 +250,17 @@ class Clusters:
     def synced(self) -> bool:
         return all(cache.has_synced for cache in self.caches)
 
+    def on_synced(self, handler: Callable[[], None]) -> None:
+        """Call `handler` once, when all caches have synced: keys that were reconciled before then
+        wait for a retry."""
+        self._synced_handlers.append(handler)
+
+    def _listed(self) -> None:
+        if self._synced_handlers and self.synced:
+            handlers, self._synced_handlers = self._synced_handlers, []
+            for handler in handlers:
+                handler()
+
     @property
     def computing_synced(self) -> bool:
         """Whether the caches have synced that a deletion needs while the worker does not answer."""
@@ -263,7 +281,7 @@ class Clusters:
         finalizers = binding.metadata.finalizers if binding is not None else None
         return self.domain.finalizer_syncer in (finalizers or ())
 
-    @property
+    @cached_property
     def ids(self) -> Ids:
         """The IDs in the labels of every object that this syncer creates in the worker."""
         return Ids(self.binding_name, self.cluster_id, self.computing_id)

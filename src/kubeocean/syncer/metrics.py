@@ -5,23 +5,36 @@ gone has no series; no request is sent. Pods are counted as they change. Only no
 binding count.
 
 CPU is in millicores, memory and storage are in MiB, everything else is in pieces.
+
+A class of this module, or of `pods/metrics.py` for those of pods, creates the instruments of the
+component that counts: add a metric here, and to docs/understand/metrics.md, which a test compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import product
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from kubeocean.api.group import TRUE, Domain
 from kubeocean.leasing.requests import NodeUsage
 from kubeocean.runtime.kinds import Node
-from kubeocean.runtime.metrics import Family, Readings
+from kubeocean.runtime.metrics import Family, Metrics, Readings
 from kubeocean.runtime.objects import Key, controller_of
 from kubeocean.runtime.quantity import ZERO, Quantity
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 
-__all__ = ["PHASES", "RESOURCES", "PhaseCounter", "SyncerMetrics", "in_units", "is_counted"]
+__all__ = [
+    "PHASES",
+    "RESOURCES",
+    "LeaseMetrics",
+    "PhaseCounter",
+    "SweepMetrics",
+    "SyncerMetrics",
+    "in_units",
+    "is_counted",
+]
 
 _MILLI: Final = 10**6  # in nano, as quantities count
 _WHOLE: Final = 10**9
@@ -134,6 +147,43 @@ class PhaseCounter(Generic[_PodT]):
             if node in nodes:
                 totals[phase] += count
         return totals
+
+
+class LeaseMetrics:
+    """Counters of the renewals of node leases: those that succeeded, and those that failed."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        renewals = metrics.counter(
+            f"{_PREFIX}lease_renewals_total", "Renewals of node leases", ["result"]
+        )
+        self.renewed, self.failed = renewals.labels("renewed"), renewals.labels("failed")
+
+
+class SweepMetrics:
+    """Metrics of the sweep, which exist from the start for these kinds and problems."""
+
+    def __init__(self, metrics: Metrics, kinds: Iterable[str], problems: Iterable[str]) -> None:
+        self._series = tuple(product(kinds, problems))
+        self._differences = metrics.gauge(
+            "kubeocean_sweep_inconsistencies",
+            "Differences in the last comparison, by kind",
+            ["kind", "problem"],
+        )
+        self._removed = metrics.counter(
+            "kubeocean_sweep_removed_total", "Orphans that were removed, by kind", ["kind"]
+        )
+        for kind, _ in self._series:
+            self._removed.labels(kind)
+        self.compared({})
+
+    def compared(self, differences: Mapping[tuple[str, str], int]) -> None:
+        """Set the number of differences of the last comparison, by kind and problem."""
+        for kind, problem in self._series:
+            self._differences.labels(kind, problem).set(differences.get((kind, problem), 0))
+
+    def removed(self, kind: str) -> None:
+        """Count an orphan that the sweep removed."""
+        self._removed.labels(kind).inc()
 
 
 class SyncerMetrics:

@@ -33,6 +33,7 @@ from kubeocean.process.log_level import LogLevel
 from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import open_client, run_process
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.answer_budget import AnswerBudget
 from kubeocean.runtime.cache_budget import CacheBudget
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable, ServicePart
@@ -58,9 +59,9 @@ from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
 __all__ = ["CompanionContext", "NewCompanion", "SyncerProgram", "run"]
 
-_LARGEST_ANSWER: Final = (
-    32 << 20
-)  # bytes of one answer of the worker; a larger page is requested in parts
+# Bytes of one answer of the worker; a larger page is requested in parts.
+_LARGEST_ANSWER: Final = 32 << 20
+_ANSWERS: Final = 16 << 20  # bytes of incomplete answers and events of the worker
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 _LISTED: Final = 5
 _REQUIRED: Final = ("spec.clusterID", "spec.secretRef")  # without them no syncer can start
@@ -124,6 +125,7 @@ class SyncerProgram:
         self._metrics = Metrics(process=True)
         self._worker_health = WorkerHealth()
         self._worker_budget = CacheBudget(settings.worker_cache_bytes)
+        self._answers = AnswerBudget(_ANSWERS)
         self._everywhere: list[Runnable] = []  # parts that every replica runs, with sharding
 
     async def prepare(self) -> Service:
@@ -208,7 +210,9 @@ class SyncerProgram:
         if not self._new_companions:
             return []
         identity, settings = self._worker_identity, self._settings
-        observed = self._replica.observed(identity, "member", largest=_LARGEST_ANSWER)
+        observed = self._replica.observed(
+            identity, "member", largest=_LARGEST_ANSWER, answers=self._answers
+        )
         transport = IdentityCheckedTransport(observed, identity)
         worker = open_client(
             self._stack,
@@ -217,6 +221,7 @@ class SyncerProgram:
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
             cache_budget=self._worker_budget,
+            answer_budget=self._answers,
         )
         context = CompanionContext(
             settings=settings,
@@ -241,7 +246,9 @@ class SyncerProgram:
         )
         identity.on_change(self._worker_health.mistake)
         # The fence is outside: a write that is not sent says nothing about the worker.
-        observed = self._replica.observed(identity, "worker", largest=_LARGEST_ANSWER)
+        observed = self._replica.observed(
+            identity, "worker", largest=_LARGEST_ANSWER, answers=self._answers
+        )
         transport = IdentityCheckedTransport(observed, identity)
         worker = open_client(
             self._stack,
@@ -250,6 +257,7 @@ class SyncerProgram:
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
             cache_budget=self._worker_budget,
+            answer_budget=self._answers,
         )
         recorder = partial(
             EventRecorder, component=domain.syncer, instance=self._replica.identity, metrics=metrics
@@ -268,9 +276,10 @@ class SyncerProgram:
             zone=settings.zone(self._environ),
             worker_id=lambda: identity.worker_id,
             metrics_port=settings.prometheus_vnode_base_port,
-            proxier_namespace=settings.proxier_namespace,
+            proxier_namespace=settings.namespace_of_proxiers(self._environ),
             management=self._replica.management_client(settings.management_kubeconfig),
             remove_nodes_after_s=settings.remove_nodes_after_s,
+            secrets_by_namespace=settings.secrets_by_namespace,
             metrics=metrics,
         )
         return clusters

@@ -165,14 +165,14 @@ class SyncerSettings(ReplicaSettings):
         "prometheus-vnode-base-port",
         flags.port,
         str(group.VNODE_METRICS_PORT),
-        "The port of the proxier that virtual nodes name for their metrics.",
+        "Port of the proxier that virtual nodes publish as the address of their metrics.",
     )
     proxier_namespace: str = flag(
         "proxier-namespace",
         flags.name,
         "",
         "Namespace in which the replicas of this binding's proxier run (default: "
-        "kubeocean-system); the value of proxierNamespace in the proxier's templates.",
+        f"{group.ENV_PROXIER_NAMESPACE}, which the manager sets, or kubeocean-system).",
     )
     management_kubeconfig: str = management_kubeconfig_flag()
     remove_nodes_after_s: float = flag(
@@ -181,6 +181,13 @@ class SyncerSettings(ReplicaSettings):
         "0",
         "Delete the virtual nodes of a worker that has not answered for this long, such as 24h; "
         "0 means never.",
+    )
+    secrets_by_namespace: bool = flag(
+        "secrets-by-namespace",
+        boolean,
+        "false",
+        "Read Secrets only in namespaces that the manager grants, on request in the status of the "
+        "binding; without this flag the account must be able to list Secrets of all namespaces.",
     )
     status_extensions: bool = flag(
         "status-extensions",
@@ -252,3 +259,7 @@ class SyncerSettings(ReplicaSettings):
         :raises ConfigError: the flag is not set, and the environment's zone is invalid.
         """
         return zone_of(self.time_zone, local=UTC) if self.time_zone else local_zone(environ)
+
+    def namespace_of_proxiers(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Return the namespace of the binding's proxiers; "" if it is Kubeocean's own."""
+        return self.proxier_namespace or environ.get(group.ENV_PROXIER_NAMESPACE, "")

@@ -116,7 +116,16 @@ async def test_a_template_that_names_an_account_gets_no_other(rollout_env: Rollo
         await settled(rollout, binding)
         assert account_of(await rollout_env.deployment("syncer")) == "theirs"
         assert account_of(await rollout_env.deployment("proxier")) == "kubeocean-proxier"
-        assert await account_objects(rollout_env, binding) == {}
+        # Pods of the earlier templates run until the Deployments are rolled out.
+        assert len(await account_objects(rollout_env, binding)) == 12
+        for templates in (rollout_env.syncers, rollout_env.proxiers):
+            templates.scale_to_zero()
+
+        async def pruned() -> bool:
+            await rollout.ensure(binding)
+            return await account_objects(rollout_env, binding) == {}
+
+        await until(pruned)
 
 
 async def test_a_binding_with_a_secret_elsewhere_keeps_the_shared_account(
@@ -233,3 +242,34 @@ async def test_a_crash_after_any_write_and_two_managers_end_with_the_same_accoun
         faults.crash_after_write(n)
         assert await life(faults) == wanted
         assert faults.crashed
+
+
+async def test_syncers_of_an_earlier_version_keep_their_role_until_they_are_replaced(
+    rollout_env: RolloutEnv,
+) -> None:
+    binding = await own_binding(rollout_env)
+    rollout_env.binding = binding
+    current = rollout_env.syncers.files["clusterrolebinding.yaml"]
+    earlier = current.replace("-common", "-shared").replace("kubeocean-binding-syncer", "view")
+    assert earlier != current
+    rollout_env.syncers.write(clusterrolebinding__yaml=earlier)
+    name = f"ClusterRoleBinding kubeocean-syncer-{binding.spec.cluster_id}"
+    async with rollout_env.running() as rollout:
+        assert not (await rollout.ensure(binding)).failed
+        assert f"{name}-shared" in await account_objects(rollout_env, binding)
+        rollout_env.syncers.write(clusterrolebinding__yaml=current)
+        assert not (await rollout.ensure(binding)).failed
+        await settled(rollout, binding)
+        assert {f"{name}-shared", f"{name}-common"} <= (
+            await account_objects(rollout_env, binding)
+        ).keys()
+        for templates in (rollout_env.syncers, rollout_env.proxiers):
+            templates.scale_to_zero()
+
+        async def is_replaced() -> bool:
+            await rollout.ensure(binding)
+            objects = await account_objects(rollout_env, binding)
+            assert f"{name}-common" in objects
+            return f"{name}-shared" not in objects
+
+        await until(is_replaced)

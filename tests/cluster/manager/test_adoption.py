@@ -1,4 +1,4 @@
-"""An installation of the earlier implementation, taken over where it stands."""
+"""An installation of the earlier implementation, taken over in place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class EarlierInstallation:
         self.ids[side, str(resource), f"{obj.namespace}/{obj.name}"] = obj.uid
 
     async def now(self) -> dict[tuple[str, str, str], str]:
-        """The UIDs of all objects of those kinds that are this binding's, or look like it."""
+        """Return the UIDs of all objects of those kinds that belong to this binding, or seem to."""
         uids: dict[tuple[str, str, str], str] = {}
         computing_client, worker_client = self.env.computing_client, self.env.worker_client
         for client, resource, namespace in (
@@ -84,7 +84,7 @@ class EarlierInstallation:
 async def made(
     installation: EarlierInstallation, client: Client, resource: Resource[Object], body: Json
 ) -> Object:
-    """An object of the relic; with its status, if it has one."""
+    """Create an object of the earlier installation, with its status if it has one; return it."""
     namespace = body["metadata"].get("namespace", "")
     created = await client.create(resource, body)
     if status := body.get("status"):
@@ -95,7 +95,7 @@ async def made(
 
 
 async def relic_of(env: ManagerEnv) -> EarlierInstallation:
-    """The binding with its Secret and status, as the earlier implementation leaves them."""
+    """Return the binding with its Secret and status, as the earlier implementation leaves them."""
     body = {
         "apiVersion": CLUSTER_BINDINGS.api_version,
         "kind": "ClusterBinding",
@@ -147,7 +147,7 @@ async def relic_of(env: ManagerEnv) -> EarlierInstallation:
 
 
 async def create_virtual_node(installation: EarlierInstallation) -> None:
-    """A node of the worker, its policy, and its virtual node."""
+    """Create a node of the worker, its policy, and its virtual node."""
     env, node, vnode = installation.env, installation.node, installation.vnode
     policy = f"{env.name}-policy"
     ready = {
@@ -204,7 +204,7 @@ async def create_virtual_node(installation: EarlierInstallation) -> None:
 
 
 async def run_pod(installation: EarlierInstallation) -> None:
-    """A pod that runs in the worker, with a ConfigMap of its own on both sides."""
+    """Create a pod that runs in the worker, with a ConfigMap in both clusters."""
     env, space, mount = installation.env, installation.namespace, installation.mount
     await make_namespace(env.computing_client, space)
     copy, pod = physical_name("settings", space), physical_name("web", space)
@@ -324,7 +324,7 @@ async def test_an_installation_of_the_earlier_implementation_is_adopted(
     )
     await env.write_secret(few.read_bytes())
     async with env.managed(faults):
-        # Its account may not do what ours needs: nothing that runs is touched.
+        # Its account lacks rights that our program needs, so running objects are not changed.
         message = await env.wait_for_condition("Ready", "False", "PermissionsMissing")
         assert (
             f"create pods in {installation.mount}; list services in {installation.mount}" in message

@@ -1,4 +1,4 @@
-"""Bindings on real control planes: every phase, condition and reason, and what it takes."""
+"""Bindings on real control planes: every phase, condition and reason, and its cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def admin(env: ManagerEnv) -> bytes:
 
 
 async def owner(env: ManagerEnv) -> str:
-    """The UID of whoever owns the syncers of that clusterID."""
+    """Return the UID of the binding that owns the syncer of the clusterID."""
     deployment = await env.computing_client.get(DEPLOYMENTS, env.deployment("syncer"), SYSTEM)
     owner = controller_of(deployment)
     return owner.uid if owner is not None else ""

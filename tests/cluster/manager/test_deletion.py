@@ -114,14 +114,14 @@ async def test_a_missing_permission_is_named_and_does_not_block_the_deletion_for
         await env.bind(admin(env))
         await until(env.is_rolled_out)
         await env.unbind()
-        # For as long as there is hope the binding says what is missing, and then goes without.
+        # Events name the missing right until the deadline; then the binding is deleted.
         message = (await env.wait_for_event("CleanupFailed")).message
         assert f"could not delete deployments.apps {SYSTEM}/{env.deployment('syncer')}" in message
         event = await env.wait_for_event("Deleting")
         assert message in event.message
         await until(env.is_gone)
         assert message in (await env.wait_for_event("CleanupUnconfirmed")).message
-        # Kubernetes collects them, for their owner is gone.
+        # Kubernetes garbage-collects the objects, because their owner is gone.
         assert len(await env.deployments()) == 2
 
 
@@ -240,7 +240,7 @@ async def test_a_new_binding_of_the_same_name_has_a_probe_of_its_own(env: Manage
         new = msgspec.structs.replace(
             old, metadata=msgspec.structs.replace(old.metadata, uid="another")
         )
-        # What a listing shows after a watch was away for long.
+        # The change that a new listing shows after a long interruption of the watch.
         bindings._changed(old, new)
         assert old.uid not in bindings.probes._probes
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from kubeocean.local.cluster import Cluster
-from support.manager_env import ManagerEnv
+from kubeocean.manager.process import ManagerProgram
+from kubeocean.manager.settings import ManagerSettings
+from kubeocean.runtime import transport_layers
+from kubeocean.runtime.flags import parse
+from support.manager_env import ManagerEnv, relayed, retried_after_outage
 from support.manager_process import manager
 from support.syncer_process import LEASE_S
 from support.wait import until
@@ -19,7 +26,7 @@ def admin(env: ManagerEnv) -> bytes:
 
 
 def written(cluster: Cluster, user: str, since: int) -> list[str]:
-    """The writes of a user that the server carried out."""
+    """Return the writes of a user that the server carried out."""
     made = cluster.audit.requests(user=user, since=since)
     return [
         f"{each.verb} {each.resource}"
@@ -39,7 +46,7 @@ async def test_one_manager_leads_and_a_paused_leader_writes_nothing_more(
         await env.make_ready()
         await until(old.is_ready)
         assert await old.page("health", "/healthz") == (200, "ok")
-        bound = await old.says("Bound cluster")
+        bound = await old.wait_for_output("Bound cluster")
         assert (bound["logger"], bound["binding"]) == ("kubeocean.audit", env.name)
         _, text = await old.page("metrics", "/metrics")
         assert 'kubeocean_clusterbindings_total{status="Ready"} 1.0' in text
@@ -54,25 +61,47 @@ async def test_one_manager_leads_and_a_paused_leader_writes_nothing_more(
             assert not new.lines("Became leader")
 
             old.process.pause()
-            await new.says("Became leader", within=LEASE_S + 30)
+            await new.wait_for_output("Became leader", within=LEASE_S + 30)
             # The resumed leader would have to reconcile this new binding.
             await later.bind(admin(env))
             await later.make_ready()
             since = computing_cluster.audit.mark()
             old.process.resume()
             assert await old.process.wait() == 1
-            await old.says("Lost leadership")
+            await old.wait_for_output("Lost leadership")
             assert written(computing_cluster, user, since) == []
 
             await later.unbind()
             await until(later.is_gone)
-            assert (await new.says("Unbound cluster"))["binding"] == later.name
+            assert (await new.wait_for_output("Unbound cluster"))["binding"] == later.name
             await env.wait_for_phase("Ready")
             assert await new.process.stop() == 0
     assert len(await env.deployments()) == 2
     made = computing_cluster.audit.requests(user=MANAGER, since=begun)
     assert {"leases", "clusterbindings", "deployments"} <= {each.resource for each in made}
     assert [each for each in made if each.code == 403] == []
+
+
+async def test_bindings_are_retried_at_once_after_an_outage_of_the_computing_cluster(
+    env: ManagerEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_layers, "_OUTAGE_S", 0.0)  # an outage of any length
+    async with relayed(env.computing_cluster) as relay, AsyncExitStack() as stack:
+        kubeconfig = tmp_path / "relayed"
+        kubeconfig.write_bytes(relay.kubeconfig(env.account))
+        words = (f"--kubeconfig={kubeconfig}", "--leader-election-namespace=kubeocean-system")
+        settings = parse(ManagerSettings, words)
+        assert settings is not None
+        syncers, proxiers = env.templates
+        environ = {
+            "KUBEOCEAN_SYNCER_TEMPLATE_DIR": str(syncers),
+            "KUBEOCEAN_PROXIER_TEMPLATE_DIR": str(proxiers),
+        }
+        program = ManagerProgram(settings, environ, stack)
+        program.prepare()
+        bindings = program._manager._bindings
+        retried = await retried_after_outage(relay, bindings._client, [bindings.controller])
+        assert retried == [bindings.controller.name]
 
 
 async def test_a_manager_that_cannot_start_prints_one_line(env: ManagerEnv, tmp_path: Path) -> None:

@@ -95,13 +95,32 @@ async def test_an_edited_template_is_applied(rollout_env: RolloutEnv) -> None:
         edited = pod_ip.sub("", text.replace("replicas: 2", "replicas: 3"))
         assert len(edited) < len(text) - 50
         rollout_env.syncers.write(deployment__yaml=edited)
-        await until(lambda: changes, what="news of the templates")
+        await until(lambda: changes, waiting_for="news of the templates")
         rolled = await rollout.ensure(rollout_env.binding)
         name = f"kubeocean-syncer-{rollout_env.binding.spec.cluster_id}"
         assert rolled.written == (f"Deployment {rollout_env.namespace}/{name}",)
         deployment = await rollout_env.deployment("syncer")
         assert deployment["spec"]["replicas"] == 3
         assert "POD_IP" not in {each["name"] for each in container(deployment)["env"]}
+        await settled(rollout, rollout_env.binding)
+
+
+async def test_syncers_follow_the_namespace_of_their_proxiers(rollout_env: RolloutEnv) -> None:
+    async def named() -> str:
+        variables = container(await rollout_env.deployment("syncer"))["env"]
+        values = {each["name"]: each.get("value", "") for each in variables}
+        return values.get("KUBEOCEAN_PROXIER_NAMESPACE", "")
+
+    async with rollout_env.running() as rollout:
+        await rollout.ensure(rollout_env.binding)
+        assert await named() == rollout_env.namespace
+        rollout_env.proxiers.write(proxierNamespace="default")
+
+        async def followed() -> bool:
+            await rollout.ensure(rollout_env.binding)
+            return await named() == "default"
+
+        await until(followed)
         await settled(rollout, rollout_env.binding)
 
 
@@ -128,6 +147,8 @@ async def test_objects_that_no_template_contains_are_deleted(rollout_env: Rollou
         assert f"ServiceAccount {rollout_env.namespace}/{name}" in rolled.written
         await settled(rollout, rollout_env.binding)
         rollout_env.syncers.write(serviceaccount__yaml=None)
+        for templates in (rollout_env.syncers, rollout_env.proxiers):
+            templates.scale_to_zero()  # an account stays until no pod of the old template is left
 
         async def gone() -> bool:
             await rollout.ensure(rollout_env.binding)
@@ -177,7 +198,7 @@ async def test_edited_fields_are_reverted(rollout_env: RolloutEnv, edit: str) ->
         title = f"{resource.kind} {rollout_env.namespace}/{name}"
 
         async def repaired() -> bool:
-            await until(lambda: rollout_env.binding.key in changed, what="news of the edit")
+            await until(lambda: rollout_env.binding.key in changed, waiting_for="news of the edit")
             changed.clear()  # statuses are news too
             written = (await rollout.ensure(rollout_env.binding)).written
             assert written in ((), (title,))
@@ -227,7 +248,9 @@ async def test_deleted_objects_are_created_again(rollout_env: RolloutEnv) -> Non
                 await rollout_env.client.delete(
                     resource, each.name, rollout_env.namespace, uid=each.uid
                 )
-                await until(lambda: rollout_env.binding.key in changed, what="news of the deletion")
+                await until(
+                    lambda: rollout_env.binding.key in changed, waiting_for="news of the deletion"
+                )
 
                 async def back(title: str = f"{resource.kind} {each.key}") -> bool:
                     return title in (await rollout.ensure(rollout_env.binding)).written
@@ -259,7 +282,7 @@ async def test_objects_of_the_earlier_implementation_are_adopted(
         assert deployment["metadata"]["uid"] == made[name].uid
         assert deployment["metadata"]["ownerReferences"][0]["uid"] == rollout_env.binding.uid
         labels = deployment["spec"]["selector"]["matchLabels"]
-        assert labels["k8s-app"] == name  # as it was: it cannot change
+        assert labels["k8s-app"] == name  # unchanged, because selectors are immutable
         assert labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
         pod = deployment["spec"]["template"]["spec"]
         assert "volumes" not in pod
@@ -293,7 +316,7 @@ async def test_objects_of_another_binding_are_not_written(rollout_env: RolloutEn
         assert await rollout_env.state() == before
         changed.clear()
         assert await rollout.remove(rollout_env.binding) == []
-        await until(lambda: other.key in changed, what="news for the one who waits")
+        await until(lambda: other.key in changed, waiting_for="news for the one who waits")
 
         async def taken() -> bool:
             return not (await rollout.ensure(other)).failed
@@ -392,7 +415,7 @@ async def test_a_crash_after_any_write_gives_the_same_objects_in_the_end(
     rollout_env: RolloutEnv, begin: str
 ) -> None:
     async def roll_out(faults: Faults) -> None:
-        """From the beginning, to the end or the crash, and then once more without faults."""
+        """Roll out until the end or the crash, and then again without faults."""
         cleaner, client = rollout_env.rollout()
         assert await cleaner.remove(rollout_env.binding) == []
         await client.close()

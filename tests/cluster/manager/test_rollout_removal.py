@@ -138,7 +138,7 @@ async def test_removal_needs_no_templates(rollout_env: RolloutEnv) -> None:
 
 
 async def under_shipped_rights(rollout_env: RolloutEnv) -> None:
-    """Give rollouts of this test exactly the permissions of the manager."""
+    """Run the rollouts of this test with exactly the permissions of the manager."""
     shipped = manager_rights()
     own = {rollout_env.namespace: shipped.within[DEFAULT.system_namespace]}
     rights = Rights(shipped.everywhere, own)
@@ -174,7 +174,7 @@ async def test_the_shipped_permissions_suffice_for_a_removal(rollout_env: Rollou
 
 
 async def is_written(rollout: Rollout, rollout_env: RolloutEnv, name: str) -> bool:
-    """Whether a look changed what is called so."""
+    """Whether a reconcile changed the object of this name."""
     written = (await rollout.ensure(rollout_env.binding)).written
     return any(title.endswith(f"/{name}") for title in written)
 

@@ -1,4 +1,5 @@
-"""Two managers share the bindings: each looks after its own, and takes over those of a dead one."""
+"""Two managers share the bindings: each reconciles its own, and takes over those of a failed
+one."""
 
 from __future__ import annotations
 

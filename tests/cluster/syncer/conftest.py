@@ -46,7 +46,7 @@ async def kubelets(worker: Cluster) -> AsyncIterator[SimulatedNodes]:
 
 @pytest.fixture(scope="session")
 async def simulated(kubelets: SimulatedNodes) -> list[str]:
-    """Nodes of the worker on which pods run; shared, because every binding lends them anew."""
+    """Nodes of the worker on which pods run; shared, because they can be lent to each binding."""
     return await kubelets.add(2, prefix="shared")
 
 
@@ -67,7 +67,7 @@ async def pod_env(
 
 @pytest.fixture
 async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[ControllerEnv]:
-    """A binding of this test's own, for one controller alone; nobody controls the worker."""
+    """A binding of this test's own, for one controller alone; the worker has no controllers."""
     worker_api = worker.client()
     await make_namespace(worker_api, MOUNT, account=False)
     yield ControllerEnv(cluster, worker, client, worker_api)
@@ -82,6 +82,6 @@ def controller_env(bare: ControllerEnv) -> ControllerEnv:
 
 @pytest.fixture
 async def home(client: Client, namespace: str) -> str:
-    """A namespace above with room for pods."""
+    """A namespace of the computing cluster in which pods can be created."""
     await make_namespace(client, namespace)
     return namespace

@@ -134,7 +134,7 @@ async def test_a_binding_that_is_deleted_reports_what_it_waits_for_and_leaves_no
     created = await binding_env.computing_api.create(BUDGETS, budget, namespace=namespace)
     async with binding_env.syncing():
         first = (await until(lambda: vnodes(binding_env, 2)))[0]
-        kept = await binding_env.guest(namespace, "kept", first.name)
+        kept = await binding_env.create_bound_pod(namespace, "kept", first.name)
         await until(lambda: _counted(binding_env, namespace))
         await until(lambda: _have_labels(binding_env, {policy}))
         await hold(binding_env)
@@ -156,7 +156,7 @@ async def test_a_binding_that_is_deleted_reports_what_it_waits_for_and_leaves_no
         assert message == "Nothing of the binding is left"
         assert await binding_env.vnodes() == []
         assert await labels_of(binding_env, "a", "b") == {""}
-        # The policy belongs to the owner: it stays, and can be deleted without a syncer.
+        # The policy belongs to the owner: the policy stays, and can be deleted without a syncer.
         left = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
         assert not left.metadata.finalizers
         assert left.status.leased_nodes == 0
@@ -231,7 +231,9 @@ async def test_the_deletion_of_a_binding_leaves_another_binding_alone(
         pods = {}
         for each in (binding_env, deleted):
             nodes = await until(lambda each=each: vnodes(each, 2))
-            pods[each.name] = await each.guest(namespace, f"p-{each.name}", nodes[0].name)
+            pods[each.name] = await each.create_bound_pod(
+                namespace, f"p-{each.name}", nodes[0].name
+            )
             await until(lambda each=each: _have_labels(each, {f"{each.name}-policy"}))
 
         async def counted() -> bool:

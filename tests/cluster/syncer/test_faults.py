@@ -88,10 +88,12 @@ async def prepare_reclaim(binding_env: BindingEnv, namespace: str) -> None:
     await binding_env.lend(forceReclaim=True)
     await binding_env.add_node("a")
     tolerations = [{"operator": "Exists"}]
-    await binding_env.guest(
+    await binding_env.create_bound_pod(
         namespace, f"{binding_env.name}-stays", vnode(binding_env, "a"), tolerations=tolerations
     )
-    await binding_env.guest(namespace, f"{binding_env.name}-leaves", vnode(binding_env, "a"))
+    await binding_env.create_bound_pod(
+        namespace, f"{binding_env.name}-leaves", vnode(binding_env, "a")
+    )
 
 
 async def disturb_reclaim(binding_env: BindingEnv, namespace: str) -> None:
@@ -185,7 +187,7 @@ async def pods(binding_env: BindingEnv, namespace: str) -> list[str]:
 
 
 def matters(request: Request) -> bool:
-    """A write that is not a heartbeat, nor an Event."""
+    """Whether a request is a write other than a heartbeat or an Event."""
     heartbeat = "/leases/" in request.path and request.method == "PATCH"
     events = request.path.endswith("/events") or "/events/" in request.path
     return request.writes and not heartbeat and not events
@@ -347,7 +349,7 @@ async def run_together(sweep: FaultSweep, ways: Sequence[tuple[Case, Way]]) -> d
             if "lagging" in case.name:
                 case.plans[0].rewind(20)
         before = await at_rest(cases)
-        await asyncio.sleep(QUIET_S)  # the passing of time is what is tested
+        await asyncio.sleep(QUIET_S)  # the test needs this time to pass
         restless = {
             case.name: [f"{r.method} {r.path}" for r in last(case)]
             for case in cases

@@ -1,4 +1,4 @@
-"""Forged pods on real servers: what the computing cluster accepts, the worker accepts.
+"""Forged pods on real servers: the worker accepts every pod that the computing cluster accepts.
 
 No pod runs: servers only validate them (dry run), or store pods that no kubelet sees.
 """
@@ -87,13 +87,13 @@ async def _has_account(client: Client, namespace: str) -> bool:
 
 
 async def would_create(client: Client, body: Json) -> Json:
-    """A new pod as a server would store it (dry run)."""
+    """Return a new pod as a server would store it (dry run)."""
     path = PODS.path(body["metadata"]["namespace"])
     return await client.request_json("POST", path, query=(("dryRun", "All"),), body=body)
 
 
 def bound(pod: Json) -> Json:
-    """The pod after it was bound to a virtual node."""
+    """Return the pod after it was bound to a virtual node."""
     spec = {key: value for key, value in pod["spec"].items() if key != "schedulingGates"}
     return pod | {"spec": spec | {"nodeName": "vnode-w1-n1"}}
 

@@ -149,7 +149,7 @@ async def scene(
 
 
 async def create_victims(env: BindingEnv, namespace: str) -> dict[str, Json]:
-    """Create objects that the worker tries to reach, and return them by what they are."""
+    """Create objects that the worker tries to reach, and return them by their roles."""
     api = env.computing_api
     used: Json = {"metadata": {"name": "used"}, "data": {"k": "dg=="}}
     await api.create(CONFIG_MAPS, used, namespace=namespace)
@@ -214,7 +214,7 @@ async def load(scene: Scene, seconds: float) -> None:
                 await api.delete(PODS, old, namespace, uid=None, grace_s=1)
         for _ in range(5):
             scene.largest = max(scene.largest, process.memory_info().rss)
-            await asyncio.sleep(0.1)  # the passing of time is what is tested
+            await asyncio.sleep(0.1)  # the test needs this time to pass
 
 
 async def check(scene: Scene) -> None:
@@ -278,7 +278,7 @@ def is_clean(value: object) -> bool:
 
 
 async def survives(scene: Scene, seconds: float) -> None:
-    """Let the worker alter its answers for so long, under load, and check what has changed."""
+    """Let the worker alter its answers for `seconds`, under load, and check all changes."""
     await load(scene, 2)
     scene.hostile.begin()
     await load(scene, seconds)
@@ -289,7 +289,7 @@ async def survives(scene: Scene, seconds: float) -> None:
 
 
 def report(scene: Scene) -> None:
-    """Print the figures of a run, for `pytest -s`."""
+    """Print the measurements of a run, for `pytest -s`."""
     print(f"\nlargest RSS {scene.largest >> 20} MiB, {scene.created} pods created")
     print(f"{len(scene.writes())} writes, alterations: {sum(scene.hostile.counts.values())}")
     for name, count in sorted(scene.hostile.counts.items()):

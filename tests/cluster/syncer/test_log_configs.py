@@ -278,7 +278,7 @@ async def test_a_source_that_the_cache_does_not_show_keeps_its_copies(
     async with controller_env.syncing(
         LogConfigsDriver, computing_api=computing_faults, worker_api=worker_faults
     ) as driver:
-        # As if the watch had lost it: only the server knows better.
+        # As if the watch had lost the event: only the server has the object.
         await until(lambda: driver.logconfigs.copies.has_synced)
         source = await until(lambda: next(iter(driver.logconfigs.sources.items()), None))
         driver.logconfigs.sources._put(source.key, None)

@@ -40,7 +40,7 @@ class Page:
         return series
 
     async def shows(self, **wanted: float) -> Series:
-        """The series, once the metrics of the whole cluster have these values."""
+        """Return the series, once the metrics of the whole cluster have these values."""
 
         async def matching() -> Series | None:
             series = await self.read()
@@ -59,7 +59,7 @@ def host_of(cluster: Cluster) -> str:
 async def add_pod(
     binding_env: BindingEnv, namespace: str, name: str, node: str, **metadata: object
 ) -> None:
-    """A pod that is bound to a node from the start."""
+    """Create a pod that is bound to a node from the start."""
     resources = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     body: Json = {
         "metadata": {"name": name, "namespace": namespace, **metadata},

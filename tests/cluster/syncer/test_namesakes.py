@@ -61,7 +61,7 @@ async def at_rest(*plans: Faults) -> None:
         return counts[-1] == counts[-2]
 
     await until(settled, every=1.0)
-    await asyncio.sleep(QUIET_S)  # the passing of time is what is tested
+    await asyncio.sleep(QUIET_S)  # the test needs this time to pass
     assert sent() == counts[-1], [each for plan in plans for each in plan.requests][-5:]
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.kinds import LEASES, NODES, PODS, Node
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.transport import Request
+from kubeocean.runtime.transport import Request, Response, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.syncer.app import Syncer
 from support.background import running
 from support.binding_env import BindingEnv
@@ -60,6 +66,64 @@ async def test_each_lent_node_has_its_virtual_node(binding_env: BindingEnv) -> N
         await until(labelled)
 
 
+class _LatePods:
+    """Transport on which a list of the pods of all namespaces starts only after `released`."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.released = asyncio.Event()
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        return await self._inner.send(request)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        if request.path == "/api/v1/pods":
+            await self.released.wait()
+        async with self._inner.stream(request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
+        async with self._inner.upgrade(request, protocol) as tunnel:
+            yield tunnel
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def test_nodes_are_lent_once_the_last_cache_has_synced_without_a_timer(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    await binding_env.add_node("n")
+    late: list[_LatePods] = []
+
+    def delayed(transport: Transport) -> Transport:
+        late.append(_LatePods(transport))
+        return late[-1]
+
+    clock = VirtualClock(datetime.now(UTC))  # stands still
+    async with (
+        crossing(binding_env, worker_api=delayed, clock=clock) as clusters,
+        running(Syncer(clusters)),
+    ):
+
+        def has_retries(controller: str) -> bool:
+            labels = {"controller": f"{controller}-{binding_env.name}", "result": "requeue_after"}
+            return bool(clusters.metrics.value("controller_runtime_reconcile_total", labels))
+
+        await until(lambda: has_retries("node"))
+        assert not await binding_env.vnodes()
+        late[0].released.set()
+        await until(binding_env.vnodes)
+
+
 async def test_a_virtual_node_has_the_marks_of_the_design_documents(
     binding_env: BindingEnv, namespace: str
 ) -> None:
@@ -103,7 +167,7 @@ MARKS = ("cluster-id", "physical-node", "node-type")
 
 
 def _proxier(binding_env: BindingEnv) -> Json:
-    """A replica of the binding's proxier."""
+    """Return the manifest of a replica of the binding's proxier."""
     labels = {
         "app.kubernetes.io/name": "kubeocean-proxier",
         "app.kubernetes.io/instance": binding_env.name,

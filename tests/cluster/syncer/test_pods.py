@@ -77,7 +77,7 @@ async def test_a_pod_with_copies_and_a_token_costs_nine_requests(pod_env: PodEnv
 
 
 def _sent(*plans: Faults) -> list[str]:
-    """All requests except watches and Events."""
+    """Return all requests except watches and Events."""
     return [
         f"{r.method} {r.path}"
         for plan in plans

@@ -72,13 +72,14 @@ class Case:
     async def syncing(
         self, computing_api: Faults, worker_api: Faults | None = None
     ) -> PodController:
-        """Run a syncer until all cases are over; one plan may be for both clusters."""
+        """Run a syncer until all cases are over; without `worker_api`, one plan is for both
+        clusters."""
         self.plans += [computing_api] if worker_api is None else [computing_api, worker_api]
         pods = self.env.pods(computing_api=computing_api, worker_api=worker_api or computing_api)
         return await self.stack.enter_async_context(pods)
 
     def sent(self) -> list[str]:
-        """All requests except watches and probes of the worker."""
+        """Return all requests except watches and probes of the worker."""
         requests = [request for plan in self.plans for request in plan.requests]
         relevant = (r for r in requests if not watches(r) and r.path != NODES.path())
         return [f"{r.method} {r.path}" for r in relevant]
@@ -87,7 +88,7 @@ class Case:
 Scenario: TypeAlias = Callable[[Case], Awaitable[None]]
 
 
-# What users do
+# Actions of users
 
 
 async def prepare(env: PodEnv, pod: Json) -> None:
@@ -139,7 +140,7 @@ async def without_faults(case: Case) -> None:
 
 
 def crash(n: int) -> Scenario:
-    """A syncer that crashes after its n-th write, and one that continues."""
+    """Return the scenario in which a syncer crashes after its n-th write and another continues."""
 
     async def scenario(case: Case) -> None:
         faults = Faults()
@@ -153,12 +154,12 @@ def crash(n: int) -> Scenario:
     return scenario
 
 
-def stale(*, above_s: float = 0.0, below_s: float = 0.0) -> Scenario:
-    """Watches are late and show every event twice."""
+def stale(*, computing_s: float = 0.0, worker_s: float = 0.0) -> Scenario:
+    """Return the scenario in which watches are late and show every event twice."""
 
     async def scenario(case: Case) -> None:
         computing_api, worker_api = Faults(), Faults()
-        for faults, seconds in ((computing_api, above_s), (worker_api, below_s)):
+        for faults, seconds in ((computing_api, computing_s), (worker_api, worker_s)):
             faults.lag(seconds)
             faults.repeat(1)
         await case.syncing(computing_api, worker_api)
@@ -170,7 +171,7 @@ def stale(*, above_s: float = 0.0, below_s: float = 0.0) -> Scenario:
 
 
 def missed(seed: int) -> Scenario:
-    """Half of all events are lost for a while; then both clusters are listed again."""
+    """Lose half of all events for a while; then both clusters are listed again."""
 
     async def scenario(case: Case) -> None:
         both = computing_api, worker_api = Faults(seed), Faults(seed + 100)
@@ -258,9 +259,9 @@ async def _patched(env: PodEnv, name: str) -> bool:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "a stale watch of the computing cluster": stale(above_s=1.5),
-    "a stale watch of the worker": stale(below_s=1.5),
-    "stale watches of both clusters": stale(above_s=0.3, below_s=0.3),
+    "a stale watch of the computing cluster": stale(computing_s=1.5),
+    "a stale watch of the worker": stale(worker_s=1.5),
+    "stale watches of both clusters": stale(computing_s=0.3, worker_s=0.3),
     "missed events 1": missed(1),
     "missed events 2": missed(2),
     "two leaders": two_leaders,
@@ -319,7 +320,7 @@ class Sweep:
             await case.finished.wait()
 
     async def at_rest(self) -> dict[str, int]:
-        """The number of requests of each case, once it does not grow any more."""
+        """Return the number of requests of each case, once it does not grow any more."""
         seen: list[dict[str, int]] = [{}]
 
         async def rests() -> bool:
@@ -349,7 +350,7 @@ async def run(sweep: Sweep, assets: Assets, root: Path) -> Ends:
             group.create_task(sweep.run(sweep.case(f"crash after write {n}"), crash(n)))
         await sweep.finished()
         sent = await sweep.at_rest()
-        await asyncio.sleep(QUIET_S)  # the passing of time is what is tested
+        await asyncio.sleep(QUIET_S)  # the test needs this time to pass
         late_requests = {case.name: case.sent()[sent[case.name] :] for case in sweep.cases}
         twice = duplicates(sweep, before)
         sweep.over.set()
@@ -360,7 +361,7 @@ async def run(sweep: Sweep, assets: Assets, root: Path) -> Ends:
 
 
 def duplicates(sweep: Sweep, since: int) -> dict[str, dict[str, int]]:
-    """Physical pods that were created more than once, or under an unexpected name."""
+    """Return physical pods that were created more than once, or under an unexpected name."""
     made: Counter[tuple[str, str]] = Counter()
     for cluster, mark in {(case.env.worker, since) for case in sweep.cases}:
         own = cluster is not sweep.base.worker

@@ -20,7 +20,7 @@ from support.wait import until
 
 
 async def place(env: PodEnv, name: str, **metadata: object) -> PhysicalPod:
-    """A pod of the worker that this syncer did not create."""
+    """Return a pod of the worker that this syncer did not create."""
     body = {
         "metadata": {"name": name, "namespace": env.mount, **metadata},
         "spec": {
@@ -33,7 +33,7 @@ async def place(env: PodEnv, name: str, **metadata: object) -> PhysicalPod:
 
 
 def go_made(env: PodEnv, vpod: VirtualPod) -> Json:
-    """The metadata that the earlier implementation writes to a physical pod."""
+    """Return the metadata that the earlier implementation writes to a physical pod."""
     seen = {"labels": {"app": "web"}, "annotations": {}}
     return {
         "labels": {
@@ -53,7 +53,7 @@ def go_made(env: PodEnv, vpod: VirtualPod) -> Json:
 
 
 async def versions(env: PodEnv, *pods: PhysicalPod) -> list[str]:
-    """UID and metadata of pods, which no kubelet changes."""
+    """Return UID and metadata of pods, which no kubelet changes."""
     ppods = [
         await env.worker_api.get(PHYSICAL_PODS, p.name, p.namespace, keep_raw=True) for p in pods
     ]

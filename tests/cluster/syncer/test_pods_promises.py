@@ -22,7 +22,7 @@ REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, Untyped
 
 
 async def run_some(env: PodEnv, count: int = 3, **spec: object) -> list[VirtualPod]:
-    """Running pods, created by a syncer that has stopped since."""
+    """Create running pods by a syncer that has stopped since."""
     names = [f"web-{n}" for n in range(count)]
     async with env.pods():
         for name in names:
@@ -111,7 +111,7 @@ _CHANGING = ("DELETE", "PATCH", "PUT")
 
 
 def _named(request: Request) -> str:
-    """The path of the object that a request creates."""
+    """Return the path of the object that a request creates."""
     metadata = msgspec.json.decode(request.body or b"{}").get("metadata") or {}
     return f"{request.path}/{metadata.get('name', '')}"
 
@@ -217,7 +217,7 @@ async def test_an_old_list_makes_no_new_pod_look_dangling(pod_env: PodEnv) -> No
 
 
 async def test_an_old_deletion_is_not_replayed_on_a_new_pod_of_that_name(pod_env: PodEnv) -> None:
-    """A stale leader still sees a pod that was deleted and replaced by another."""
+    """The cache of a stale leader still has a pod that was deleted and replaced by another."""
     (old,) = await run_some(pod_env, 1)
     computing_api, worker_api = Faults(), Faults()
     async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as stale:

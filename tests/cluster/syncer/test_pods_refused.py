@@ -33,6 +33,7 @@ from kubeocean.runtime.transport import Request
 from kubeocean.syncer.pods.controller import PodController
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from support.admission_webhook import Webhook, guarding
+from support.controller_env import quiet
 from support.crds import install_our_kinds
 from support.faults import Faults, watches
 from support.pod_env import PodEnv
@@ -74,7 +75,7 @@ class Case:
                 word in message and any(word in each for each in events) for word in words
             )
 
-        await until(reported, what=f"{self.name} to be reported")
+        await until(reported, waiting_for=f"{self.name} to be reported")
 
     async def rests(self) -> None:
         """Wait for the end of the time in which requests are counted."""
@@ -95,7 +96,7 @@ class Case:
             messages = [await self.condition(kind) for kind in (CREATED, SYNCED)]
             return await self.env.runs() if messages == ["", ""] else None
 
-        pod = await until(well, what=f"{self.name} to run")
+        pod = await until(well, waiting_for=f"{self.name} to run")
         assert pod is not None
         return pod
 
@@ -103,7 +104,7 @@ class Case:
         return self.env.pods(computing_api=self.plan, worker_api=self.plan)
 
     def requests(self) -> list[str]:
-        """All requests except watches and probes."""
+        """Return all requests except watches and probes."""
         return [
             f"{request.method} {request.path}"
             for request in self.plan.requests
@@ -250,7 +251,8 @@ async def unlisted_kind(case: Case) -> None:
 
 @trial("an image name that is none")
 async def invalid_image(case: Case) -> None:
-    """Servers take it. A kubelet does not, and says so of the container; this is what it says."""
+    """API servers accept the image; a kubelet refuses it with the container status that is
+    written here."""
     env, image = case.env, "Not/An:Image:Name"
     why = f'Failed to apply default image tag "{image}": couldn\'t parse image name'
     waiting = {"reason": "InvalidImageName", "message": why}
@@ -351,7 +353,7 @@ async def webhook_against_secrets(case: Case) -> None:
 
 
 async def known(case: Case, webhook: Webhook, kind: Resource[Any]) -> None:
-    """A server takes a moment to know its webhooks."""
+    """Wait until the server calls its new webhook."""
     body: Json = {"metadata": {"name": "probe", "namespace": case.env.mount}}
     if kind is PODS:
         body["spec"] = {"containers": [container()]}
@@ -379,7 +381,7 @@ async def deleted_account(case: Case) -> None:
         await case.runs()
         (secret,) = (await env.worker_api.list(SECRETS, env.mount)).items
 
-        # Gone again: the token that the pod has cannot be renewed when that is due.
+        # The account is deleted again: the pod's token cannot be renewed when it is due.
         await env.computing_api.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
         due = MergePatch({"metadata": {"annotations": {DUE: "2026-01-01T00:00:00Z"}}})
         await env.worker_api.patch(SECRETS, secret.name, due, env.mount)
@@ -422,7 +424,7 @@ async def unserved_resize(case: Case) -> None:
         small = {"requests": {"cpu": "1m"}}
         pod = await env.run(containers=[container(resources=small)])
         await until(env.runs)
-        # A server resizes only pods whose kubelet reports what they have.
+        # A server resizes only pods whose kubelet reports their resources.
         held = {"name": "c", "resources": small, "state": {"running": {}}, "ready": True}
         held |= {"image": "none", "imageID": "none", "restartCount": 0}
         await env.patch_below(await env.ppod(), "status", status={"containerStatuses": [held]})
@@ -460,6 +462,7 @@ async def unserved_resize(case: Case) -> None:
         await case.runs()
         (spec,) = (await env.ppod()).content()["spec"]["containers"]
         assert spec["resources"]["requests"] == {"cpu": "2m"}
+        await quiet(case.plan)
 
 
 @trial("what the binding does not allow")
@@ -547,7 +550,7 @@ async def watch(cases: list[Case]) -> None:
     for case in cases:
         await case.reported.wait()
     before = [len(case.requests()) for case in cases]
-    await asyncio.sleep(WATCHED_S)  # the passing of time is what is tested
+    await asyncio.sleep(WATCHED_S)  # the test needs this time to pass
     for case, count in zip(cases, before, strict=True):
         case.sent = [line for line in case.requests()[count:] if "/events" not in line]
         case.watched.set()

@@ -17,7 +17,7 @@ async def condition(binding_env: BindingEnv, policy: str, type_: str) -> tuple[s
 
 
 async def lent(binding_env: BindingEnv) -> dict[str, str]:
-    """Return what the only virtual node offers."""
+    """Return the amounts that the only virtual node offers."""
     nodes = await binding_env.vnodes()
     return dict(nodes[0].status.allocatable or {}) if nodes else {}
 

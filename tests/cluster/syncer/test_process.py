@@ -17,9 +17,19 @@ from kubeocean.errors import NotFound
 from kubeocean.local import accounts
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
+from kubeocean.runtime import transport_layers
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.flags import parse
-from kubeocean.runtime.kinds import LEASES, NAMESPACES, NODES, SECRETS, SERVICE_ACCOUNTS, Lease
+from kubeocean.runtime.kinds import (
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Lease,
+)
 from kubeocean.runtime.objects import Resource, Untyped
 from kubeocean.runtime.transport_layers import Fenced
 from kubeocean.sharding.heartbeat import MEMBER
@@ -29,6 +39,8 @@ from kubeocean.syncer.process import SyncerProgram
 from kubeocean.syncer.settings import SyncerSettings
 from kubeocean.worker_access.identity import identity_of
 from support.binding_env import BindingEnv
+from support.controller_env import QUIET_S, REST_S
+from support.manager_env import relayed, retried_after_outage
 from support.syncer_process import HASTY, LEASE_S, SyncerProcess, syncer
 from support.wait import until
 
@@ -79,9 +91,23 @@ async def holder(binding_env: BindingEnv) -> str:
 
 
 def written(cluster: Cluster, user: str, since: int = 0) -> list[AuditedRequest]:
-    """The writes of a user that the server accepted."""
+    """Return the writes of a user that the server accepted."""
     requests = cluster.audit.requests(user=user, since=since)
     return [request for request in requests if request.verb not in READS and request.code < 400]
+
+
+async def writes_nothing(cluster: Cluster, user: str) -> None:
+    """Wait until a user has no more to write to a cluster, and check that no write follows."""
+    counts = [-1]
+
+    async def rests() -> bool:
+        before, counts[:] = counts[:], [len(written(cluster, user))]
+        return before == counts
+
+    await until(rests, every=REST_S)
+    await asyncio.sleep(QUIET_S)  # the test needs this time to pass
+    writes = written(cluster, user)
+    assert len(writes) == counts[0], writes[counts[0] :]
 
 
 async def test_a_syncer_lends_exposes_metrics_and_exits_cleanly(
@@ -112,6 +138,33 @@ async def test_a_syncer_lends_exposes_metrics_and_exits_cleanly(
         assert all(line["binding"] == binding_env.name for line in one.lines())
         assert await holder(binding_env) == ""
         assert len(await binding_env.vnodes()) == 2
+
+
+async def test_a_syncer_finds_proxiers_in_the_namespace_that_the_manager_names(
+    binding_env: BindingEnv, namespace: str, start: Start
+) -> None:
+    labels = {
+        "app.kubernetes.io/name": "kubeocean-proxier",
+        "app.kubernetes.io/instance": binding_env.name,
+    }
+    spec = {"nodeName": "none", "containers": [{"name": "c", "image": "none"}]}
+    body = {"metadata": {"name": "proxier", "labels": labels}, "spec": spec}
+    await binding_env.computing_api.create(PODS, body, namespace=namespace)
+    running_at = MergePatch({"status": {"phase": "Running", "podIP": "10.9.8.7"}})
+    await binding_env.computing_api.patch(
+        PODS, "proxier", running_at, namespace, subresource="status"
+    )
+    await binding_env.bind()
+    await binding_env.lend()
+    await binding_env.add_node("n")
+    async with start("one", KUBEOCEAN_PROXIER_NAMESPACE=namespace):
+
+        async def has_address() -> bool:
+            nodes = [each.content() for each in await binding_env.vnodes()]
+            addresses = [address for each in nodes for address in each["status"]["addresses"]]
+            return {"type": "InternalIP", "address": "10.9.8.7"} in addresses
+
+        await until(has_address)
 
 
 async def test_without_an_election_there_is_no_lease(binding_env: BindingEnv, start: Start) -> None:
@@ -158,7 +211,7 @@ async def test_one_replica_leads_and_a_paused_leader_writes_nothing_more(
             first = await holder(binding_env)
 
             old.process.pause()
-            await new.says("Became leader", within=LEASE_S + 20)
+            await new.wait_for_output("Became leader", within=LEASE_S + 20)
             assert await holder(binding_env) not in ("", first)
             # When the old leader resumes, its caches show nodes whose leases it would renew.
             for n in range(20):
@@ -171,7 +224,7 @@ async def test_one_replica_leads_and_a_paused_leader_writes_nothing_more(
             since = binding_env.computing.audit.mark()
             old.process.resume()
             assert await old.process.wait() == 1
-            await old.says("Lost leadership")
+            await old.wait_for_output("Lost leadership")
             assert written(binding_env.computing, user(binding_env, "old"), since) == []
 
             vnode = (await binding_env.vnodes())[0]
@@ -208,6 +261,27 @@ async def test_a_replica_that_does_not_lead_cannot_write_to_either_cluster(
         assert clusters.worker_health.answers
 
 
+async def test_all_controllers_retry_at_once_after_an_outage_of_the_computing_cluster(
+    binding_env: BindingEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_layers, "_OUTAGE_S", 0.0)  # an outage of any length
+    await binding_env.bind()
+    async with relayed(binding_env.computing) as relay, AsyncExitStack() as stack:
+        kubeconfig = tmp_path / "relayed"
+        kubeconfig.write_bytes(relay.kubeconfig())
+        words = (f"--cluster-binding-name={binding_env.name}", f"--kubeconfig={kubeconfig}")
+        settings = parse(SyncerSettings, [*words, "--leader-election-namespace=default"])
+        assert settings is not None
+        program = SyncerProgram(settings, {}, stack)
+        await program.prepare()
+        syncer = program.syncer
+        controllers = [part for part in syncer.parts if isinstance(part, Controller)]
+        named = {syncer.bindings.controller, syncer.nodes.controller, syncer.pods.controller}
+        assert named <= set(controllers)
+        retried = await retried_after_outage(relay, syncer.clusters.computing, controllers)
+        assert retried == [each.name for each in controllers]
+
+
 async def test_a_successor_takes_over_at_once_from_a_leader_that_stops(
     binding_env: BindingEnv, start: Start
 ) -> None:
@@ -216,7 +290,7 @@ async def test_a_successor_takes_over_at_once_from_a_leader_that_stops(
         await until(lambda: old.lines("Became leader") or new.lines("Became leader"))
         first, second = (old, new) if old.lines("Became leader") else (new, old)
         assert await first.process.stop() == 0
-        await second.says("Became leader", within=LEASE_S)
+        await second.wait_for_output("Became leader", within=LEASE_S)
 
 
 async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(
@@ -236,7 +310,7 @@ async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(
     spec = {"holderIdentity": member.id, "leaseDurationSeconds": 3600}
     shares = await binding_env.computing_api.create(LEASES, {"metadata": metadata, "spec": spec})
     async with start() as one:
-        await one.says("Waiting until replicas that run with sharding have stopped")
+        await one.wait_for_output("Waiting until replicas that run with sharding have stopped")
         assert (await one.page("health", "/readyz"))[0] == 200  # a rollout would wait otherwise
         assert await binding_env.vnodes() == []
         await binding_env.computing_api.delete(LEASES, shares.name, "default", uid=shares.uid)
@@ -282,7 +356,7 @@ async def test_a_rotated_secret_is_used_without_a_restart(
 
 
 async def test_an_expired_token_loses_nothing_and_a_new_one_needs_no_restart(
-    binding_env: BindingEnv, start: Start
+    binding_env: BindingEnv, start: Start, namespace: str
 ) -> None:
     """A token that the API server accepts no more, as after its expiry."""
     worker, name = binding_env.worker, f"token-{binding_env.name}"
@@ -310,6 +384,7 @@ async def test_an_expired_token_loses_nothing_and_a_new_one_needs_no_restart(
     async with start() as one:
         (vnode,) = await until(binding_env.vnodes)
         await until(lambda: connected("True"))
+        pod = await binding_env.create_bound_pod(namespace, "web", vnode.name)
         account = await binding_env.worker_api.get(SERVICE_ACCOUNTS, name, "default")
         await binding_env.worker_api.delete(SERVICE_ACCOUNTS, name, "default", uid=account.uid)
         message = await until(lambda: connected("False"), within=180)
@@ -325,7 +400,11 @@ async def test_an_expired_token_loses_nothing_and_a_new_one_needs_no_restart(
             return len(await binding_env.vnodes()) == 2
 
         await until(both_lent)
-        assert worker.audit.requests(user=f"system:serviceaccount:default:{name}", since=mark)
+        account_user = f"system:serviceaccount:default:{name}"
+        assert worker.audit.requests(user=account_user, since=mark)
+        assert not await binding_env.is_gone(pod)
+        assert vnode.uid in [each.uid for each in await binding_env.vnodes()]
+        await writes_nothing(worker, account_user)
         assert await one.process.stop() == 0
 
 
@@ -359,7 +438,7 @@ async def test_a_kubeconfig_of_another_cluster_is_not_used_even_after_a_restart(
         assert "AnotherWorker" in await binding_env.events(binding_env.name)
         assert await one.process.stop() == 0
     async with start("two") as two:
-        await two.says("Kubeconfig points to another cluster")
+        await two.wait_for_output("Kubeconfig points to another cluster")
         await binding_env.add_node("m")
         assert await connected() == "AnotherWorker"
         assert [each.uid for each in await binding_env.vnodes()] == [vnode.uid]
@@ -388,7 +467,9 @@ async def lure(binding_env: BindingEnv, one: SyncerProcess) -> None:
     reference = {"name": "kubeconfig", "namespace": "kube-system"}
     moved = MergePatch({"spec": {"secretRef": reference}})
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
-    await one.says("Kept the old kubeconfig Secret, the namespace of the new one is not allowed")
+    await one.wait_for_output(
+        "Kept the old kubeconfig Secret, the namespace of the new one is not allowed"
+    )
 
     async def refused() -> bool:
         return "KubeconfigRefused" in await binding_env.events(binding_env.name)
@@ -405,7 +486,7 @@ async def test_a_worker_that_is_down_at_the_start_is_waited_for(
     await binding_env.worker.kill("kube-apiserver")
     try:
         async with start() as one:
-            await one.says("Lost connection to worker")
+            await one.wait_for_output("Lost connection to worker")
             assert (await one.page("health", "/healthz"))[0] == 200
             assert (await one.page("health", "/readyz"))[0] == 500
             await binding_env.worker.restart("kube-apiserver")

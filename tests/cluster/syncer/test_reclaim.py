@@ -38,7 +38,7 @@ def window(start: datetime, end: datetime) -> list[dict[str, str]]:
 
 
 def closed() -> list[dict[str, str]]:
-    """A window that is not open now, nor soon."""
+    """Return a window that is not open now, nor soon."""
     start = datetime.now(UTC) + 6 * HOUR
     return window(start, start + 5 * MINUTE)
 
@@ -87,7 +87,7 @@ async def test_a_closed_window_taints_and_evicts_only_by_force(
     async with binding_env.syncing():
         vnode = await one(binding_env)
         assert effects(vnode) == []
-        pod = await binding_env.guest(namespace, "p", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, "p", vnode.name)
         await binding_env.patch_policy(policy, timeWindows=closed())
         await until(lambda: is_tainted(binding_env, "NoSchedule"))
         assert not await binding_env.is_gone(pod)
@@ -131,9 +131,11 @@ async def test_windows_close_and_open_on_time_and_pods_leave_by_the_rules(
 
         vnode = (await until(before))[0]
         tolerations = [{"operator": "Exists"}]
-        staying = await binding_env.guest(namespace, "staying", vnode.name, tolerations=tolerations)
-        free = await binding_env.guest(namespace, "free", vnode.name)
-        kept = await binding_env.guest(namespace, "kept", vnode.name)
+        staying = await binding_env.create_bound_pod(
+            namespace, "staying", vnode.name, tolerations=tolerations
+        )
+        free = await binding_env.create_bound_pod(namespace, "free", vnode.name)
+        kept = await binding_env.create_bound_pod(namespace, "kept", vnode.name)
         await protect(binding_env, namespace, "kept")
 
         edge = clock.bring_edge(2.0)
@@ -220,7 +222,7 @@ async def test_the_pace_holds_for_all_nodes_of_a_policy_together(
             return vnodes if len(vnodes) == MANY else []
 
         for number, vnode in enumerate(await until(all_lent)):
-            await binding_env.guest(namespace, f"p{number}", vnode.name)
+            await binding_env.create_bound_pod(namespace, f"p{number}", vnode.name)
         await binding_env.patch_policy(policy, timeWindows=closed())
 
         async def evicted(count: int) -> bool:
@@ -254,7 +256,9 @@ async def test_a_node_that_is_lent_again_has_no_further_evictions(
     faults = Faults()
     async with binding_env.syncing(computing_api=faults.wrap):
         vnode = await one(binding_env)
-        pods = [await binding_env.guest(namespace, name, vnode.name) for name in ("p", "q")]
+        pods = [
+            await binding_env.create_bound_pod(namespace, name, vnode.name) for name in ("p", "q")
+        ]
         budget = await protect(binding_env, namespace, "p", "q")
         await binding_env.patch_policy(policy, timeWindows=closed())
 
@@ -307,7 +311,7 @@ async def test_a_policy_never_says_reclaimed_while_a_pod_runs(
 
     async with binding_env.syncing(worker_api=faults.wrap):
         vnode = await one(binding_env)
-        pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, f"{binding_env.name}-pod", vnode.name)
         await close_again()
         await binding_env.patch_policy(policy, timeWindows=None)
         await shown("LendingAgain")
@@ -331,7 +335,7 @@ async def test_force_reclaim_that_is_switched_on_later_leaves_the_whole_grace_pe
     await binding_env.add_node("n")
     async with binding_env.syncing():
         await until(lambda: is_tainted(binding_env, "NoSchedule"))
-        pod = await binding_env.guest(namespace, "p", (await one(binding_env)).name)
+        pod = await binding_env.create_bound_pod(namespace, "p", (await one(binding_env)).name)
         since = (await one(binding_env)).spec.taints or ()
         (added,) = [taint.time_added for taint in since if taint.key == OUT]
         assert added is not None
@@ -381,14 +385,44 @@ async def test_an_invalid_window_evicts_nothing(unvalidated: BindingEnv, namespa
     await env.add_node("n")
     async with env.syncing():
         vnode = await one(env)
-        pod = await env.guest(namespace, "p", vnode.name)
+        pod = await env.create_bound_pod(namespace, "p", vnode.name)
         await env.patch_policy(policy, timeWindows=INVALID)
         await _stays(env, policy, vnode, seconds=1.5)
         assert not await env.is_gone(pod)
-    async with env.syncing() as syncer:  # a new syncer does not know the last valid form
+    async with env.syncing() as syncer:  # a new syncer has not read the last valid form
         await until(lambda: syncer.ready)
         await _stays(env, policy, vnode, seconds=1.5)
         assert not await env.is_gone(pod)
+
+
+async def test_a_machine_that_dies_under_an_invalid_policy_is_not_shown_as_ready(
+    unvalidated: BindingEnv,
+) -> None:
+    env = unvalidated
+    await env.bind()
+    policy = await env.lend()
+    pnode = await env.add_node("n")
+    async with env.syncing():
+        vnode = await one(env)
+    await env.patch_policy(policy, timeWindows=INVALID)
+    async with env.syncing() as syncer:  # a new syncer has not read the last valid form
+        await until(lambda: syncer.ready)
+        await _stays(env, policy, vnode, seconds=0.5)
+        shrunk = {"cpu": "2", "memory": "4Gi", "pods": "20"}
+        died = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+        status = {"conditions": died, "capacity": shrunk, "allocatable": shrunk}
+        patch = MergePatch({"status": status})
+        await env.worker_api.patch(NODES, pnode.name, patch, subresource="status")
+
+        async def shown() -> bool:
+            now = (await one(env)).content()
+            (ready,) = [each for each in now["status"]["conditions"] if each["type"] == "Ready"]
+            assert (ready["status"], ready["reason"]) == ("Unknown", "NodeStatusUnknown")
+            assert now["status"]["allocatable"] == shrunk
+            return True
+
+        await until(shown)
+        await _stays(env, policy, vnode, seconds=0.5)
 
 
 def _unchecked(schema: Any) -> Any:
@@ -406,7 +440,7 @@ async def _stays(binding_env: BindingEnv, policy: str, vnode: Node, *, seconds: 
         return "Invalid" in await binding_env.events(policy)
 
     await until(reported)
-    await asyncio.sleep(seconds)  # the passing of time is what is tested
+    await asyncio.sleep(seconds)  # the test needs this time to pass
     now = await one(binding_env)
     assert (now.uid, effects(now), effects(now, DELETING)) == (vnode.uid, [], [])
     assert (await binding_env.status(policy)).phase == "Failed"
@@ -420,7 +454,7 @@ async def test_a_removed_policy_reclaims_its_nodes_by_its_own_rules(
     await binding_env.add_node("n")
     async with binding_env.syncing():
         vnode = await one(binding_env)
-        pod = await binding_env.guest(namespace, "p", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, "p", vnode.name)
         uid = await until(lambda: held(binding_env, policy))
         await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=uid)
 
@@ -463,7 +497,7 @@ async def test_a_policy_that_comes_to_name_another_binding_reclaims_by_force(
     await binding_env.add_node("n")
     async with binding_env.syncing():
         vnode = await one(binding_env)
-        pod = await binding_env.guest(namespace, "p", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, "p", vnode.name)
         await until(lambda: held(binding_env, policy))
         await binding_env.patch_policy(policy, cluster=f"{binding_env.name}-other")
         await until(lambda: binding_env.is_gone(pod))
@@ -487,7 +521,7 @@ async def test_a_worker_node_under_deletion_drains_within_the_grace_period(
     await binding_env.worker_api.patch(NODES, pnode.name, hold)
     async with binding_env.syncing():
         vnode = await one(binding_env)
-        pod = await binding_env.guest(namespace, "p", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, "p", vnode.name)
         await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
 
         async def announced() -> bool:
@@ -510,6 +544,43 @@ async def test_a_worker_node_under_deletion_drains_within_the_grace_period(
         await until(none)
 
 
+async def test_a_worker_node_under_deletion_drains_by_disruption_budgets(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(forceReclaim=True, forceReclaimDeadlineSeconds=3600)
+    pnode = await binding_env.add_node("n")
+    hold = MergePatch({"metadata": {"finalizers": ["example.com/karpenter"]}})
+    await binding_env.worker_api.patch(NODES, pnode.name, hold)
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        kept = await binding_env.create_bound_pod(namespace, "kept", vnode.name)
+        other = await binding_env.create_bound_pod(namespace, "other", vnode.name)
+        budget = await protect(binding_env, namespace, "kept")
+        await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
+        await until(lambda: binding_env.is_gone(other))
+
+        async def blocked() -> bool:
+            reclaim = (await binding_env.status(policy)).reclaim
+            assert reclaim is not None
+            assert (reclaim.cause, reclaim.pending) == ("NodeDeleting", 1)
+            pods = [(each.name, each.reason) for each in reclaim.pods or ()]
+            assert pods == [("kept", "Budget")], pods
+            return True
+
+        await until(blocked)
+        assert not await binding_env.is_gone(kept)
+        await binding_env.computing_api.delete(BUDGETS, "keep", namespace, uid=budget)
+        await until(lambda: binding_env.is_gone(kept))
+        freed = MergePatch({"metadata": {"finalizers": None}})
+        await binding_env.worker_api.patch(NODES, pnode.name, freed)
+
+        async def none() -> bool:
+            return not await binding_env.vnodes()
+
+        await until(none)
+
+
 async def test_a_node_that_is_registered_anew_drains_within_the_grace_period(
     binding_env: BindingEnv, namespace: str
 ) -> None:
@@ -519,7 +590,7 @@ async def test_a_node_that_is_registered_anew_drains_within_the_grace_period(
     async with binding_env.syncing() as syncer:
         vnode = await one(binding_env)
         await until(lambda: syncer.ready)
-    pod = await binding_env.guest(namespace, "p", vnode.name)
+    pod = await binding_env.create_bound_pod(namespace, "p", vnode.name)
     await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
     anew = await binding_env.add_node("n")
     async with binding_env.syncing():
@@ -549,7 +620,7 @@ async def test_a_machine_that_dies_while_it_is_reclaimed_is_not_shown_as_ready(
     pnode = await binding_env.add_node("n")
     async with binding_env.syncing():
         vnode = await one(binding_env)
-        await binding_env.guest(namespace, "p", vnode.name)
+        await binding_env.create_bound_pod(namespace, "p", vnode.name)
         uid = await until(lambda: held(binding_env, policy))
         await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=uid)
 
@@ -579,18 +650,20 @@ async def test_a_window_that_was_extended_during_an_outage_evicts_nothing_after_
     )
     await binding_env.add_node("n")
     async with binding_env.syncing(worker_api=faults.wrap, clock=clock) as syncer:
-        pod = await binding_env.guest(namespace, "p", (await one(binding_env)).name)
+        pod = await binding_env.create_bound_pod(namespace, "p", (await one(binding_env)).name)
         health, policies = syncer.clusters.worker_health, syncer.clusters.policies
         faults.partition()
         await until(lambda: not health.answers)
         await binding_env.patch_policy(policy, timeWindows=None)
-        clock.offset += 4 * HOUR  # the window is over by the policy that the syncer knows
+        clock.offset += 4 * HOUR  # the window is over by the policy that the syncer has read
         faults.delay(3.0, when=lambda request: "resourceleasingpolicies" in request.path)
         faults.rejoin()
         await until(lambda: health.answers)
         (known,) = [each for each in policies.items() if each.name == policy]
         assert not known.spec.time_windows
         await until(lambda: is_tainted(binding_env))
+        await quiet(faults)
+        assert await is_tainted(binding_env)
         assert not await binding_env.is_gone(pod)
 
 
@@ -603,8 +676,8 @@ async def test_a_pod_with_a_grace_period_of_a_year_is_gone_after_the_deadline(
     async with binding_env.syncing():
         vnode = await one(binding_env)
         year = {"terminationGracePeriodSeconds": 365 * 86400}
-        await binding_env.guest(namespace, "evicted", vnode.name, **year)
-        deleted = await binding_env.guest(namespace, "deleted", vnode.name, **year)
+        await binding_env.create_bound_pod(namespace, "evicted", vnode.name, **year)
+        deleted = await binding_env.create_bound_pod(namespace, "deleted", vnode.name, **year)
         await binding_env.computing_api.delete(PODS, "deleted", namespace, uid=deleted.uid)
         await binding_env.patch_policy(policy, timeWindows=closed())
 
@@ -648,12 +721,12 @@ async def test_pace_and_cool_down_survive_a_restart(
         vnode = await one(binding_env)
         # Evicted first is the youngest pod, then the first by name: `a` is first in both orders.
         for name in ("c", "b", "a"):
-            await binding_env.guest(namespace, name, vnode.name)
+            await binding_env.create_bound_pod(namespace, name, vnode.name)
         await binding_env.patch_policy(policy, timeWindows=closed())
         await until(lambda: evicted("b", "c"))
     async with binding_env.syncing(clock=clock) as syncer:
         await until(lambda: syncer.ready)
-        await asyncio.sleep(3.0)  # the passing of time is what is tested
+        await asyncio.sleep(3.0)  # the test needs this time to pass
         assert len((await binding_env.computing_api.list(PODS, namespace)).items) == 2
         await pass_time(MINUTE)
         await until(lambda: evicted("c"))
@@ -665,7 +738,7 @@ async def test_pace_and_cool_down_survive_a_restart(
         await until(cooling)
     async with binding_env.syncing(clock=clock) as syncer:
         await until(lambda: syncer.ready)
-        await asyncio.sleep(2.0)  # the passing of time is what is tested
+        await asyncio.sleep(2.0)  # the test needs this time to pass
         assert await is_tainted(binding_env, "NoSchedule")
         await pass_time(10 * MINUTE)
         await until(lambda: is_tainted(binding_env))

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def renewed_at(binding_env: BindingEnv) -> dict[str, str]:
-    """When the lease of each virtual node was last renewed."""
+    """Return when the lease of each virtual node was last renewed."""
     names = {vnode.name for vnode in await binding_env.vnodes()}
     leases = (await binding_env.computing_api.list(LEASES, NODE_LEASE_NAMESPACE)).items
     return {lease.name: str(lease.spec.renew_time) for lease in leases if lease.name in names}
@@ -41,7 +41,8 @@ async def is_lent(binding_env: BindingEnv) -> bool:
 async def see_it_refused(
     binding_env: BindingEnv, faults: Faults, clock: SkewedClock, syncer: Syncer
 ) -> str:
-    """The binding's message after two minutes without service; no lease is renewed meanwhile.
+    """Return the binding's message after two minutes without service; no lease is renewed
+    meanwhile.
 
     After the return nothing more is written to the worker.
     """
@@ -85,7 +86,7 @@ async def test_a_worker_without_service_gets_no_heartbeats_and_loses_nothing(
     async with binding_env.syncing(worker_api=faults.wrap, clock=clock) as syncer:
         await until(lambda: is_lent(binding_env))
         (vnode,) = await binding_env.vnodes()
-        pod = await binding_env.guest(home, "stays", vnode.name)
+        pod = await binding_env.create_bound_pod(home, "stays", vnode.name)
         faults.answer(status, times=ALWAYS, page=page)
         message = await see_it_refused(binding_env, faults, clock, syncer)
         assert expected in message

@@ -22,7 +22,7 @@ FIRST, SECOND = "10.9.0.1", "10.9.0.2"
 
 
 async def replica(binding_env: BindingEnv, name: str, address: str) -> str:
-    """A pod that is running and ready by its status."""
+    """Return a pod that is running and ready by its status."""
     labels = {group.APP_NAME: DOMAIN.proxier, group.APP_INSTANCE: binding_env.name}
     body: Json = {
         "metadata": {"name": f"{binding_env.name}-{name}", "labels": labels},
@@ -49,7 +49,7 @@ async def set_status(binding_env: BindingEnv, pod: str, address: str, *, ready: 
 
 
 async def pointing(binding_env: BindingEnv) -> dict[str, str]:
-    """The address of each virtual node."""
+    """Return the address of each virtual node."""
     return {
         vnode.name: each["address"]
         for vnode in await binding_env.vnodes()
@@ -63,7 +63,7 @@ async def versions(binding_env: BindingEnv) -> dict[str, str]:
 
 
 async def settled(binding_env: BindingEnv) -> dict[str, str]:
-    """The versions of all virtual nodes, once they are not written any more."""
+    """Return the versions of all virtual nodes, once they are not written any more."""
     last: dict[str, str] = {}
 
     async def unchanged() -> bool:
@@ -135,7 +135,7 @@ async def test_a_node_that_is_being_reclaimed_moves_while_it_has_pods(
     await binding_env.add_node("n")
     async with binding_env.syncing():
         (vnode,) = await until(binding_env.vnodes)
-        await binding_env.guest(namespace, "p", vnode.name)
+        await binding_env.create_bound_pod(namespace, "p", vnode.name)
         actual = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
         await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=actual.uid)
 

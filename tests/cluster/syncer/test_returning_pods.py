@@ -1,4 +1,4 @@
-"""A Deployment whose pods tolerate everything, beside a real scheduler and ReplicaSet controller.
+"""A Deployment whose pods tolerate everything, with a real scheduler and ReplicaSet controller.
 
 Its pods are created again when they are evicted. A virtual node that takes no new pods must not
 attract them: each would be evicted or rejected at once, again and again.
@@ -66,7 +66,7 @@ class Returning:
         return len(pods) == REPLICAS and all(pod.status.phase == "Running" for pod in pods)
 
     async def waits(self) -> bool:
-        """Whether all replicas are pending without a node, and none is on its way elsewhere."""
+        """Whether all replicas are pending without a node; failed pods do not count."""
         pods = [pod for pod in await self.pods() if pod.status.phase != "Failed"]
         return len(pods) == REPLICAS and not any(pod.spec.node_name for pod in pods)
 
@@ -86,7 +86,7 @@ class Returning:
         body = {"metadata": {"name": "kept"}, "spec": spec}
         budget = await self.env.computing_api.create(BUDGETS, body, namespace=self.namespace)
         tolerations = [{"operator": "Exists"}]
-        await self.env.guest(self.namespace, "kept", vnode.name, tolerations=tolerations)
+        await self.env.create_bound_pod(self.namespace, "kept", vnode.name, tolerations=tolerations)
 
         async def counted() -> bool:
             stored = await self.env.computing_api.get(

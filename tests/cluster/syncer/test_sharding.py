@@ -1,4 +1,5 @@
-"""Two syncers share a binding: each works on its shards, and one takes over when the other dies."""
+"""Two syncers share a binding: each works on its shards, and one takes over when the other is
+killed."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ async def test_a_replica_that_was_frozen_does_no_harm_when_it_wakes_and_works_ag
         mark = env.computing.audit.mark()
         frozen.process.resume()
         env.replicas["one"] = frozen
-        await frozen.says("Lost membership of ring")
+        await frozen.wait_for_output("Lost membership of ring")
         await env.shared()
         assert set(env.created().values()) == {1}
         # From now on it works on its own shards only.

@@ -20,6 +20,7 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource
+from kubeocean.runtime.transport import Request
 from kubeocean.syncer.cleanup.diff import Difference, DifferenceKind
 from kubeocean.syncer.cleanup.sweep import Sweep
 from kubeocean.syncer.clusters import Clusters
@@ -256,6 +257,50 @@ async def test_an_object_that_only_the_cache_lacks_is_not_removed(env: OrphanEnv
             assert len(await sweep_once(swept)) in (0, 3)
         assert worker_api.writes == 0
     assert all([await env.exists(*each) for each in kept])
+
+
+async def test_the_error_page_of_a_proxy_does_not_prove_that_a_pod_or_node_is_gone(
+    env: OrphanEnv,
+) -> None:
+    """The caches lack two pods, and pages answer the reads that would confirm it."""
+    virtual = await env.virtual_pod("web")
+    legacy = await env.virtual_pod("legacy")
+    ours = env.controller_env.vnode("n")
+    kept = [
+        (PODS, await env.pod("web", virtual.uid)),
+        (SECRETS, await env.token("web", virtual.uid)),
+        (PODS, await legacy_pod(env, "legacy", legacy.uid, ours)),
+    ]
+    computing_api, worker_api = Faults(), Faults()
+    paths = [f"/pods/{virtual.name}", f"/pods/{legacy.name}", f"/nodes/{ours}"]
+    read_paths: set[str] = set()
+
+    def confirms(request: Request) -> bool:
+        path = next((each for each in paths if request.path.endswith(each)), "")
+        read_paths.update([path] if path else ())
+        return bool(path)
+
+    async with env.controller_env.syncing(
+        SweepOnly, computing_api=computing_api, worker_api=worker_api
+    ) as swept:
+        await swept.ready()
+        clusters = swept.sweep.clusters
+        await until(lambda: len(clusters.vpods) == 2 and len(clusters.vnodes) == 1)
+        for each in (virtual, legacy):
+            clusters.vpods._put(each.key, None)
+        page = b"<html><body>404 page not found</body></html>"
+        computing_api.answer(404, times=1000, when=confirms, page=page)
+        for _ in range(6):
+            await swept.sweep.run_once()
+        assert read_paths == {paths[0], paths[2]}
+        paths.remove(f"/nodes/{ours}")  # the node is read now, and the pod is not
+        for _ in range(4):
+            await swept.sweep.run_once()
+        assert read_paths >= {paths[0], paths[1]}
+        assert worker_api.writes == 0
+    assert all([await env.exists(*each) for each in kept])
+    for resource, each in kept:
+        await env.controller_env.worker_api.delete(resource, each.name, env.mount, uid=each.uid)
 
 
 async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv) -> None:

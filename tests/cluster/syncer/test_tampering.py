@@ -34,7 +34,9 @@ async def test_no_label_keeps_a_pod_from_being_evicted(
     await binding_env.add_node("n")
     async with binding_env.syncing():
         vnode = (await until(binding_env.vnodes))[0]
-        pod = await binding_env.guest(namespace, f"{binding_env.name}-labelled", vnode.name)
+        pod = await binding_env.create_bound_pod(
+            namespace, f"{binding_env.name}-labelled", vnode.name
+        )
         await label(binding_env, pod.name, namespace, **{"kubeocean.io/hostport-fake-pod": "true"})
         await binding_env.patch_policy(policy, timeWindows=closed())
         await until(lambda: binding_env.is_gone(pod))
@@ -55,7 +57,7 @@ async def test_a_policy_may_have_a_name_that_no_label_can_hold(
             )
 
         assert len(await until(policy_label) or "") <= 63
-        pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, f"{binding_env.name}-pod", vnode.name)
         await binding_env.patch_policy(policy, timeWindows=closed())
         await until(lambda: binding_env.is_gone(pod))
         await binding_env.unbind()
@@ -69,7 +71,7 @@ async def test_a_forged_label_reclaims_nothing(binding_env: BindingEnv, namespac
     pnode = await binding_env.add_node("n")
     async with binding_env.syncing():
         vnode = (await until(binding_env.vnodes))[0]
-        pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, f"{binding_env.name}-pod", vnode.name)
         for forged in ("forged", None):
             labels = {"kubeocean.io/physical-node-uid": forged}
             await binding_env.computing_api.patch(
@@ -115,7 +117,7 @@ async def test_labels_alone_make_no_node_ours(binding_env: BindingEnv) -> None:
             return all(["NotVirtualNode" in await binding_env.events(name) for name in before])
 
         await until(warned)
-        # A write to its own node comes after anything that the syncer might do to the others.
+        # The syncer writes to its own node after all writes that it could make to the others.
         await binding_env.computing_api.delete(NODES, vnode.name, uid=vnode.uid)
 
         async def created_again() -> bool:
@@ -172,7 +174,7 @@ async def test_a_virtual_node_that_lost_its_selecting_labels_gets_them_back(
     keys = ("kubeocean.io/managed-by", "kubeocean.io/cluster-binding")
     async with binding_env.syncing():
         vnode = (await until(binding_env.vnodes))[0]
-        pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, f"{binding_env.name}-pod", vnode.name)
 
         async def restored() -> bool:
             now = await binding_env.computing_api.get(NODES, vnode.name)
@@ -215,7 +217,7 @@ async def test_large_annotations_of_a_node_do_not_stop_its_updates(
     await binding_env.add_node("n")
     async with binding_env.syncing():
         vnode = (await until(binding_env.vnodes))[0]
-        pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
+        pod = await binding_env.create_bound_pod(namespace, f"{binding_env.name}-pod", vnode.name)
 
         async def annotate(**annotations: str) -> None:
             body = MergePatch({"metadata": {"annotations": annotations}})

@@ -1,4 +1,4 @@
-"""A worker cluster that is dead for a minute, with the timeouts of production.
+"""A worker cluster that does not run for a minute, with the timeouts of production.
 
 The outage happens once, to several bindings: one that only waits; one that is deleted while its
 syncer runs; one that is deleted with a pod that does not end, and whose syncer starts when the
@@ -80,7 +80,7 @@ async def readiness(binding_env: BindingEnv) -> list[str]:
 
 
 async def living(client: Client, namespace: str) -> dict[str, str]:
-    """The pods that are not being deleted."""
+    """Return the pods that are not being deleted."""
     pods = (await client.list(PODS, namespace)).items
     return {pod.name: pod.uid for pod in pods if not pod.deleting}
 
@@ -98,7 +98,7 @@ async def prepare(binding_env: BindingEnv, namespace: str, *graces_s: int) -> No
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
     for number, vnode in enumerate(await binding_env.vnodes()):
         grace = {"terminationGracePeriodSeconds": graces_s[number]}
-        await binding_env.guest(namespace, f"p{number}", vnode.name, **grace)
+        await binding_env.create_bound_pod(namespace, f"p{number}", vnode.name, **grace)
 
 
 async def is_lent(binding_env: BindingEnv, nodes: int) -> bool:
@@ -217,7 +217,7 @@ async def observe_outage(binding_env: BindingEnv) -> Outage:
 
 
 async def home(binding_env: BindingEnv) -> str:
-    """A namespace in which pods can be created."""
+    """Return a namespace in which pods can be created."""
     namespace = f"{binding_env.name}-pods"
     await binding_env.computing_api.create(NAMESPACES, {"metadata": {"name": namespace}})
 
@@ -230,7 +230,8 @@ async def home(binding_env: BindingEnv) -> str:
 
 
 async def protect(binding_env: BindingEnv, namespace: str) -> None:
-    """A budget that allows no eviction, once its controller has counted the pods."""
+    """Create a budget that allows no eviction, and wait until its controller has counted the
+    pods."""
     spec = {"minAvailable": 1, "selector": {}}
     await binding_env.computing_api.create(
         BUDGETS, {"metadata": {"name": "keep"}, "spec": spec}, namespace=namespace
@@ -263,7 +264,7 @@ async def outage(assets: Programs, cluster_roots: Path) -> AsyncIterator[Outage]
 async def test_nodes_of_a_dead_worker_become_not_ready_and_nothing_is_deleted(
     outage: Outage,
 ) -> None:
-    # Kubernetes gives a node up 50 s after its last heartbeat, which was up to 10 s before.
+    # Kubernetes marks a node as unknown 50 s after its last heartbeat, which was up to 10 s before.
     assert 30 < outage.not_ready_s < DEAD_S + 5
     assert len(outage.nodes_before) == 3
     assert outage.nodes_while_dead == outage.nodes_before
@@ -291,7 +292,7 @@ async def test_a_binding_that_is_deleted_during_the_outage_ends_and_reports_what
     assert end.took_s <= PATIENCE_S + 10
     assert end.vnodes == 0
     assert end.drained[:2] == ("Unknown", "Unconfirmed")
-    assert re.search(r"our label on its nodes \(b\w+-n0\)", end.drained[2])
+    assert re.search(r"the binding's label on the worker's nodes \(b\w+-n0\)", end.drained[2])
     assert "The worker has not answered since" in end.events["CleanupUnconfirmed"]
 
 

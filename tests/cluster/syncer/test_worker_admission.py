@@ -24,7 +24,7 @@ CHANGES: list[Json] = [
 
 
 async def is_served(env: PodEnv, webhook: Webhook) -> bool:
-    """Whether the worker's API server asks the webhook, which takes it a moment."""
+    """Whether the worker's API server calls the webhook yet."""
     two = [{"name": name, "image": "i"} for name in ("a", "b")]
     probe: Json = {"metadata": {"name": "probe"}, "spec": {"containers": two}}
     try:

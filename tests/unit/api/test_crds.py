@@ -64,7 +64,7 @@ def shape(type_: inspect.Type) -> object:
 
 
 def allowed(schema: Json) -> object:
-    """The same of a definition."""
+    """Return the types that a schema allows."""
     if schema.get("x-kubernetes-int-or-string"):
         return "int-or-string"
     if schema["type"] == "array":
@@ -90,7 +90,7 @@ def test_a_view_has_the_fields_of_its_definition(
 
 
 def described(schema: Json, path: str = "") -> list[str]:
-    """The places of a schema that do not say what they are."""
+    """Return the paths of a schema that have no description."""
     missing = [] if schema.get("description") or path.endswith(("[]", ".metadata")) else [path]
     for name, each in schema.get("properties", {}).items():
         missing += described(each, f"{path}.{name}")

@@ -101,7 +101,7 @@ OBJECTS = {
 
 
 def attributes(kind: type) -> set[str]:
-    """The names of a domain's keys, or of its objects."""
+    """Return the names of a domain's keys, or of its objects."""
     return {name for name in dir(Domain) if isinstance(getattr(Domain, name), kind)}
 
 

@@ -1,4 +1,4 @@
-"""Names: the contract's rules to the letter, and DNS names whatever goes in."""
+"""Names: the contract's rules to the letter, and valid DNS names for every input."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_label_value_is_the_text_if_it_can_be(text: str, value: str) -> None:
     assert naming.label_value(text) == value
 
 
-# What Kubernetes lets objects be called
+# Names that Kubernetes accepts
 
 _ALNUM = "abcdefghijklmnopqrstuvwxyz0123456789"
 

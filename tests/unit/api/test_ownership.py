@@ -66,12 +66,8 @@ def test_what_we_make_carries_the_binding_and_both_clusters() -> None:
         (OURS | {"app": "web"}, UID, Ownership.OURS),
         (OURS, "u0", Ownership.STALE),
         (GO, UID, Ownership.TAKEABLE),
-        (
-            GO,
-            "u0",
-            Ownership.FOREIGN,
-        ),  # of an earlier pod, or of another computing cluster: who knows
-        ({}, UID, Ownership.TAKEABLE),  # somebody took them away
+        (GO, "u0", Ownership.FOREIGN),  # perhaps of another computing cluster
+        ({}, UID, Ownership.TAKEABLE),  # the labels were removed
         ({}, "u0", Ownership.FOREIGN),
         (OURS | {D.cluster_binding: "west"}, UID, Ownership.FOREIGN),
         (OURS | {D.computing_cluster_id: "other"}, UID, Ownership.FOREIGN),

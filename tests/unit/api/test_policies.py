@@ -1,4 +1,4 @@
-"""Policies: read as servers send them, and what is wrong with them."""
+"""Policies: decoding of objects as API servers send them, and problems of their specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Nodes are virtual nodes of a binding, whatever their labels say."""
+"""Which Nodes are virtual nodes of a binding, also with wrong labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Go templates: what is taken, what is trimmed, and what is refused where."""
+"""Go templates: accepted syntax, trimmed space, and errors with their position."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_trimming_removes_white_space_only(before: str, after: str) -> None:
     assert both == f"{before.rstrip(space)}w1{after.lstrip(space)}"
 
 
-# A tree is text, or a condition over trees; what it must become is computed beside it.
+# A tree is text, or a condition over trees; the expected result is computed beside it.
 _trees = st.recursive(
     st.text(alphabet="xyz\n ", max_size=4).map(lambda text: (text, text)),
     lambda inner: st.tuples(

@@ -55,7 +55,7 @@ def arguments(wanted: RenderedObject) -> list[str]:
     return args
 
 
-# What comes out
+# Rendered objects
 
 
 def test_names_are_those_of_the_contract() -> None:
@@ -225,13 +225,20 @@ def test_a_binding_has_accounts_and_roles_of_its_own() -> None:
         f"RoleBinding kubeocean-fake/{name}",
         f"ClusterRole {name}",
         f"ClusterRoleBinding {name}",
-        f"ClusterRoleBinding {name}-shared",
+        f"ClusterRoleBinding {name}-common",
         f"Deployment kubeocean-system/{name}",
     ]
     assert account(RolloutComponent.SYNCER, SYNCER, binding) == name
     assert account(RolloutComponent.PROXIER, PROXIER, binding) == "kubeocean-proxier-w1"
     for each in rendered(RolloutComponent.SYNCER, SYNCER, binding):
         assert each.body["metadata"]["ownerReferences"][0]["uid"] == "u1"
+
+
+def test_only_a_syncer_with_an_account_of_its_own_reads_secrets_by_namespace() -> None:
+    for binding, flag in ((own(), "true"), (own(namespace="team"), "false")):
+        deployment = rendered(RolloutComponent.SYNCER, SYNCER, binding)[-1].body
+        arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert f"--secrets-by-namespace={flag}" in arguments
 
 
 def test_the_role_of_a_proxier_names_its_secrets_only() -> None:
@@ -354,7 +361,7 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
     assert message.startswith(f"metadata.annotations[{annotation}]: ")
 
 
-# What makes no object
+# Templates that render no object
 
 
 @pytest.mark.parametrize(
@@ -482,6 +489,63 @@ def test_rendered_objects_are_cached_until_an_input_changes(tmp_path: Path) -> N
     ]
     plans.forget("b1")
     assert plans.known(RolloutComponent.SYNCER, "b1") == ()
+
+
+FOREIGN_SYNCER = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: "{{.DeploymentName}}", namespace: "{{.SyncerNamespace}}"}
+spec:
+  template:
+    spec:
+      containers:
+      - name: syncer
+        args: ["--cluster-binding-name={{.ClusterBindingName}}"]
+"""
+
+
+@pytest.mark.parametrize("template", [SYNCER["deployment.yaml"], FOREIGN_SYNCER])
+def test_a_syncer_gets_the_namespace_of_its_proxier(tmp_path: Path, template: str) -> None:
+    """With templates of the earlier implementation as well, which have no flag for it."""
+    syncers, proxiers = Mounted.syncers(tmp_path / "s"), Mounted.proxiers(tmp_path / "p")
+    syncers.write(deployment__yaml=template)
+    plans = Renderer(
+        {RolloutComponent.SYNCER: syncers.path, RolloutComponent.PROXIER: proxiers.path}, DEFAULT
+    )
+
+    def variables(component: RolloutComponent) -> dict[str, str]:
+        plans.refresh()
+        deployment = plans.objects(component, binding_of())[-1]
+        container = deployment.body["spec"]["template"]["spec"]["containers"][0]
+        return {each["name"]: each.get("value", "") for each in container.get("env", [])}
+
+    name = "KUBEOCEAN_PROXIER_NAMESPACE"
+    assert name not in variables(RolloutComponent.SYNCER)
+    proxiers.write(proxierNamespace="edge\n")
+    assert variables(RolloutComponent.SYNCER)[name] == "edge"
+    assert name not in variables(RolloutComponent.PROXIER)
+    # Syncers keep the namespace in which the proxiers still run.
+    proxiers.write(proxierNamespace="No Name")
+    assert variables(RolloutComponent.SYNCER)[name] == "edge"
+    named_in_template = proxiers.files["deployment.yaml"].replace("{{.ProxierNamespace}}", "field")
+    proxiers.write(deployment__yaml=named_in_template, proxierNamespace="edge")
+    assert variables(RolloutComponent.SYNCER)[name] == "field"
+
+
+def test_a_syncer_template_may_set_the_namespace_of_proxiers_itself() -> None:
+    entry = "env: [{name: KUBEOCEAN_PROXIER_NAMESPACE, value: own}]\n        args:"
+    files = {"deployment.yaml": FOREIGN_SYNCER.replace("args:", entry)}
+    binding, variables = binding_of(), names(RolloutComponent.SYNCER, {}, binding_of(), DEFAULT)
+    (syncer,) = render(
+        RolloutComponent.SYNCER,
+        files,
+        variables,
+        binding=binding,
+        domain=DEFAULT,
+        proxier_namespace="edge",
+    )
+    (container,) = syncer.body["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "KUBEOCEAN_PROXIER_NAMESPACE", "value": "own"}]
 
 
 def test_an_autoscaler_lets_its_deployment_have_other_replicas() -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kubeocean.api.bindings import BindingSpec, BindingStatus, ClusterBinding, SecretReference
+from kubeocean.api.bindings import (
+    BindingSpec,
+    BindingStatus,
+    ClusterBinding,
+    RefusedNamespace,
+    SecretNamespaces,
+    SecretReference,
+)
 from kubeocean.manager.rollout_state import ComponentPhase, ComponentState, RolloutResult
 from kubeocean.manager.status import (
     BindingObservation,
@@ -358,3 +365,20 @@ def test_full_trust_in_a_worker_is_a_condition_until_it_ends() -> None:
     assert condition_text(trusting, "WorkerTrustedFully") == "True WorkerTrustFull"
     again = status_of(BindingObservation(binding=binding(status=trusting)), now=NOW)
     assert condition_text(again, "WorkerTrustedFully") == "False WorkerTrustKubelet"
+
+
+def test_namespaces_of_secrets_are_those_of_the_rollout_and_a_refusal_is_told_once() -> None:
+    decided = SecretNamespaces(("a", "b"), ("a",), (RefusedNamespace("b", "why"),))
+    rollout = RolloutResult(syncer=READY, proxier=READY, secret_namespaces=decided)
+    before = status_of(BindingObservation(binding=binding(), probe=FIT, rollout=ALL_READY), now=NOW)
+    after = status_of(
+        BindingObservation(binding=binding(status=before), probe=FIT, rollout=rollout), now=NOW
+    )
+    assert after.secret_namespaces == decided
+    (event,) = status_events(before, after)
+    assert (event.type, event.reason) == ("Warning", "SecretsRefused")
+    assert event.message == "The syncer may not read Secrets in namespace b: why"
+    assert list(status_events(after, after)) == []
+    # Without a rollout nothing is known of the namespaces, and the status stays.
+    unknown = BindingObservation(binding=binding(status=after), probe=FIT)
+    assert status_of(unknown, now=NOW).secret_namespaces == decided

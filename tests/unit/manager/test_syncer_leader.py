@@ -28,7 +28,8 @@ LEASE = {
 
 
 class Server(Scripted):
-    """Knows one Lease in one namespace, and may keep another to itself."""
+    """An API server with one Lease in one namespace, which may refuse reads of another
+    namespace."""
 
     def __init__(self, *, closed: str = "") -> None:
         super().__init__()

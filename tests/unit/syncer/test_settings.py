@@ -83,8 +83,10 @@ def test_nodes_of_silent_workers_stay_unless_a_flag_says_when_they_go() -> None:
 
 
 def test_proxiers_are_looked_for_in_the_namespace_of_their_templates() -> None:
-    assert read("--proxier-namespace=edge").proxier_namespace == "edge"
-    assert read().proxier_namespace == ""
+    environ = {"KUBEOCEAN_PROXIER_NAMESPACE": "there"}
+    assert read("--proxier-namespace=edge").namespace_of_proxiers(environ) == "edge"
+    assert read().namespace_of_proxiers(environ) == "there"
+    assert read().namespace_of_proxiers({}) == ""
 
 
 def test_the_lease_follows_the_domain() -> None:

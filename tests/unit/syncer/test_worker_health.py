@@ -48,7 +48,7 @@ class Worker:
         worker = self
         if (answer := self.answer(request)).status != 200:
             refused = ScriptedStream(answer.status)
-            refused.say(answer.body, b"")
+            refused.feed(answer.body, b"")
             yield refused
             return
 
@@ -128,7 +128,7 @@ async def test_after_a_failed_request_the_worker_is_probed_at_once() -> None:
 
 
 class Cache:
-    """A cache of the worker's objects that is listed when a test says so."""
+    """A cache of the worker's objects that a test lists by a call."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -292,7 +292,7 @@ class Source:
         self.opened += 1
         stream = ScriptedStream()
         if self.speaks:
-            stream.say(b"bookmark\n")
+            stream.feed(b"bookmark\n")
         yield stream
 
 
@@ -330,7 +330,7 @@ async def test_after_a_renewal_without_an_answer_the_worker_is_probed() -> None:
 
 
 def refusal(status: int, message: str = "injected") -> Response:
-    """An answer of a Kubernetes API server."""
+    """Return an answer of a Kubernetes API server."""
     return Response(status, {}, b'{"kind":"Status","message":"%s"}' % message.encode())
 
 

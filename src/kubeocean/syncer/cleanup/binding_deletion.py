@@ -299,10 +299,24 @@ class BindingCleanup:
             return self._unconfirmed.describe(), self._patience_ends(now)
         self._leftovers.drain(confirmed=True)
         policies, nodes = list(self._finalized_policies()), list(self._labelled_nodes())
-        texts = [f"our label on nodes {first_few(nodes)}"] if nodes else []
-        texts += [f"our finalizer on policies {first_few(policies)}"] if policies else []
+        texts = [f"the binding's label on nodes {first_few(nodes)}"] if nodes else []
+        texts += [f"the binding's finalizer on policies {first_few(policies)}"] if policies else []
         texts += [objects] if (objects := self._leftovers.describe()) else []
         return ", ".join(texts), None
+
+    def _held_pods(self) -> str:
+        """Return a text that names the deleted pods that finalizers of other programs hold.
+
+        These pods are reported and not waited for.
+        """
+        clusters = self._clusters
+        ours = {clusters.vnode_name(pnode.name) for pnode in clusters.pnodes.items()}
+        held = [
+            str(pod.key)
+            for pod in clusters.vpods.items()
+            if pod.spec.node_name in ours and pod.deleting and pod.metadata.finalizers
+        ]
+        return f"pods that finalizers of other programs hold: {first_few(held)}" if held else ""
 
     async def _give_up(self, binding: ClusterBinding, left: str, now: datetime) -> Outcome:
         """Clean up the computing cluster and remove our finalizer from the binding, without waiting
@@ -363,6 +377,7 @@ class BindingCleanup:
         `left` names the objects whose deletion was not confirmed; a Warning event reports them.
         """
         clusters, generation = self._clusters, binding.metadata.generation
+        left = ", ".join(text for text in (left, self._held_pods()) if text)
         drained = conditions.DRAIN_DONE.condition(generation=generation)
         if left:
             since = instant_of(binding.metadata.deletion_timestamp) or now

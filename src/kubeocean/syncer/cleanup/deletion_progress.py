@@ -61,8 +61,8 @@ class Unconfirmed:
         nodes = f" ({first_few(self._nodes)})" if self._nodes else ""
         pods = f" ({first_few(self._pods)})" if self._pods else ""
         return (
-            f"pods of this binding that may still run in the worker{pods}, our label on its"
-            f" nodes{nodes}, our finalizer on its policies"
+            f"pods of this binding that may still run in the worker{pods}, the binding's label"
+            f" on the worker's nodes{nodes}, the binding's finalizer on the worker's policies"
         )
 
 

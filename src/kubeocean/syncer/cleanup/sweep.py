@@ -11,6 +11,7 @@ confirmed it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
@@ -40,6 +41,7 @@ from kubeocean.syncer.cleanup.diff import (
 )
 from kubeocean.syncer.cleanup.orphan_removal import OrphanFate, Remover
 from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.metrics import SweepMetrics
 from kubeocean.syncer.nodes.csinodes import CSI_NODES, CsiNodes
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
 from kubeocean.syncer.nodes.host_ports import HostPorts
@@ -78,17 +80,7 @@ class Sweep:
         self._every_s = every_s
         self._remover = Remover(clusters.computing, clusters.worker, clusters.ids, clusters.domain)
         self._in_a_row: dict[tuple[str, str], int] = {}  # comparisons with this difference
-        labels = ["kind", "problem"]
-        self._present = clusters.metrics.gauge(
-            "kubeocean_sweep_inconsistencies", "Differences in the last comparison, by kind", labels
-        )
-        self._removed = clusters.metrics.counter(
-            "kubeocean_sweep_removed_total", "Orphans that were removed, by kind", ["kind"]
-        )
-        for kind in _KINDS:
-            self._removed.labels(kind)
-            for problem in DifferenceKind:
-                self._present.labels(kind, problem).set(0)
+        self._metrics = SweepMetrics(clusters.metrics, _KINDS, DifferenceKind)
         self.parts: tuple[Runnable, ...] = (self,)
 
     async def run(self) -> None:
@@ -225,7 +217,7 @@ class Sweep:
             return
         _log.info("Tried to delete orphaned object", what=str(subject), uid=subject.uid, fate=fate)
         if fate is OrphanFate.REMOVED:
-            self._removed.labels(subject.kind).inc()
+            self._metrics.removed(subject.kind)
             self._emit("Normal", BindingEvent.ORPHAN_REMOVED, f"Removed {subject}, an orphan")
 
     async def _is_unused(self, subject: Counterpart, obj: Untyped) -> bool:
@@ -242,13 +234,9 @@ class Sweep:
             self.clusters.events.emit(reference(CLUSTER_BINDINGS, binding), type_, reason, message)
 
     def _count(self, differences: Iterable[Difference]) -> None:
-        counts: dict[tuple[str, str], int] = {}
-        for each in differences:
-            labels = each.subject.kind, each.problem
-            counts[labels] = counts.get(labels, 0) + 1
-        for kind in _KINDS:
-            for problem in DifferenceKind:
-                self._present.labels(kind, problem).set(counts.get((kind, problem), 0))
+        self._metrics.compared(
+            Counter((each.subject.kind, str(each.problem)) for each in differences)
+        )
 
 
 def _is_wanted(replicator: Replicator, each: Counterpart) -> bool:

@@ -20,7 +20,7 @@ from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
 from kubeocean.leasing.amounts import PODS, Amounts
-from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
+from kubeocean.leasing.capacity import capped_capacity, node_capacity, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
@@ -32,7 +32,6 @@ from kubeocean.leasing.decision import (
     WindowClosed,
     decide,
 )
-from kubeocean.leasing.limits import Limit, cautious_limits
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
 from kubeocean.leasing.report import cause_text
@@ -128,6 +127,7 @@ class NodeController:
         clusters.proxiers.on_change(lambda old, new: self.enqueue_all())
         clusters.bindings.on_change(self._binding_changed)
         clusters.worker_health.on_change(lambda answers: self.enqueue_all())
+        clusters.on_synced(self.enqueue_all)
 
     def _pnode_changed(self, old: Node | None, new: Node | None) -> None:
         pnode = _either(old, new)
@@ -328,7 +328,7 @@ class NodeController:
             cluster_id=clusters.cluster_id,
             policy=decision.policy.name,
             details=_details(decision.policy.name, parsed.spec.resource_limits or ()),
-            offered=self._capacity(pnode, decision).offered,
+            offered=self._offered(pnode, decision),
             default_taint=not binding.spec.disable_node_default_taint,
             reclaim_taints=plan.taints,
             unschedulable=plan.unschedulable,
@@ -348,14 +348,11 @@ class NodeController:
             return False
         return self._clusters.domain.drained in vnode.annotations
 
-    def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
-        usage = self.usage.of(pnode.name)
-        base = base_of(pnode.status.allocatable, pnode.status.capacity)
+    def _offered(self, pnode: Node, decision: Lend) -> Amounts:
         policy, parsed = decision.policy.name, decision.policy.parsed
         selector = self._selector.of(self._clusters.binding)
         unknown = self._resources.unknown(policy, parsed, selector)
-        limits = cautious_limits(parsed.limits, unknown, base)
-        return offer(base, others=usage.others, ours=usage.ours, limits=limits)
+        return node_capacity(pnode, self.usage.of(pnode.name), parsed.limits, unknown).offered
 
     # Writes of the virtual node
 
@@ -453,11 +450,7 @@ class NodeController:
         return str(present) != "0" and not self._is_drained(vnode)
 
     def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
-        usage = self.usage.of(pnode.name)
-        base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        present = shown_offer(vnode.status.allocatable, vnode.status.capacity)
-        limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
-        return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
+        return capped_capacity(pnode, self.usage.of(pnode.name), vnode).offered
 
     async def _write(self, vnode: Node, change: forge.NodePatches) -> None:
         version = vnode.resource_version
@@ -482,7 +475,10 @@ class NodeController:
             if not metadata.pop("annotations", None):
                 raise
             _log.warning(
-                "Could not write annotations of virtual node", node=vnode.name, error=str(error)
+                "Could not write annotations of virtual node, writing all other fields without"
+                " them",
+                node=vnode.name,
+                error=str(error),
             )
             written = await clusters.computing.patch(
                 NODES, vnode.name, patch, subresource=subresource
@@ -525,9 +521,12 @@ class NodeController:
         return self._again(plan.again_at)
 
     async def _is_confirmed(self, pnode: str, vnode: Node, decision: Reclaim) -> bool:
-        """Whether the API server confirms that the cause of a reclaim is true.
+        """Whether the worker's API server confirms the cause of a reclaim: that the node or the
+        policy, which the cache lacks, does not exist.
 
-        The causes to confirm are a worker's node or a policy that the cache does not show.
+        A policy that exists but does not concern this binding counts as removed. If the virtual
+        node is not named after `pnode`, no node of the worker may exist that it is named after.
+        Other causes need no confirmation.
         """
         clusters, worker = self._clusters, self._clusters.worker
         applied = self._applied(vnode) or ""

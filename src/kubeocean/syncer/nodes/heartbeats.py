@@ -27,6 +27,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.sharding.fencing import NotOurs
 from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.metrics import LeaseMetrics
 from kubeocean.syncer.shard_filter import ALL, ShardFilter, of_node
 
 __all__ = ["HeartbeatSchedule", "Heartbeats"]
@@ -151,10 +152,7 @@ class Heartbeats:
             metrics=clusters.metrics,
         )
         self.parts: tuple[Runnable, ...] = (self.controller, self._schedule)
-        renewals = clusters.metrics.counter(
-            "kubeocean_syncer_lease_renewals_total", "Renewals of node leases", ["result"]
-        )
-        self._renewed, self._failed = renewals.labels("renewed"), renewals.labels("failed")
+        self._metrics = LeaseMetrics(clusters.metrics)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.worker_health.on_change(self._reached)
 
@@ -241,12 +239,12 @@ class Heartbeats:
         except ApiError as error:
             self._note_failure(error)
         else:
-            self._renewed.inc()
+            self._metrics.renewed.inc()
             self._failing = False
 
     def _note_failure(self, error: ApiError) -> None:
         """Count a failed renewal, and log the first: a failure for one node is one for all."""
-        self._failed.inc()
+        self._metrics.failed.inc()
         if not self._failing:
             self._failing = True
             _log.warning("Could not renew node lease", error=str(error), leases=len(self._schedule))

@@ -32,8 +32,9 @@ from kubeocean.api.policies import (
 )
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.leasing.cached_policy import CachedPolicy
+from kubeocean.leasing.capacity import resources_of
 from kubeocean.leasing.decision import BindingSelector
-from kubeocean.leasing.policy_choice import ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 from kubeocean.leasing.progress import PolicyProgress
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.client import MergePatch
@@ -48,7 +49,6 @@ from kubeocean.syncer.nodes.policy_findings import (
     Overlaps,
     PolicyFindings,
     SelectedResources,
-    resources_of,
 )
 from kubeocean.syncer.nodes.policy_status import (
     events_of,
@@ -114,6 +114,7 @@ class PolicyController:
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.bindings.on_change(self._binding_changed)
         clusters.worker_health.on_change(lambda answers: self._enqueue_all())
+        clusters.on_synced(self._enqueue_all)
         progress.on_change(self._enqueue)
         overlaps.on_change(self._enqueue)
 

@@ -12,15 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from kubeocean.leasing.capacity import resources_of
 from kubeocean.leasing.decision import applies
-from kubeocean.leasing.limits import withheld_resources
-from kubeocean.leasing.policy_choice import ParsedPolicy
-from kubeocean.runtime.kinds import Node
+from kubeocean.leasing.limits import unknown_resources, withheld_resources
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.clusters import Clusters
 
-__all__ = ["Overlaps", "PolicyFindings", "SelectedResources", "resources_of"]
+__all__ = ["Overlaps", "PolicyFindings", "SelectedResources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,6 @@ class PolicyFindings:
     unknown: tuple[str, ...] = ()  # resources of limits that no selected node has
     withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
     overlaps: Mapping[str, int] | None = field(default_factory=dict)
-
-
-def resources_of(pnode: Node) -> frozenset[str]:
-    """Return the names of a node's resources."""
-    return frozenset(pnode.status.allocatable or pnode.status.capacity or ())
 
 
 @dataclass(slots=True)
@@ -68,14 +63,13 @@ class SelectedResources:
     ) -> tuple[str, ...]:
         """Return the resources in a policy's limits that none of the selected nodes has."""
         doubtful = [
-            name
-            for name in dict.fromkeys(limit.resource for limit in parsed.limits)
-            if not self._has_example(policy, name, parsed, selector)
+            limit
+            for limit in parsed.limits
+            if not self._has_example(policy, limit.resource, parsed, selector)
         ]
         if not doubtful:
             return ()
-        resources = self._survey(policy, parsed, selector)
-        return tuple(name for name in doubtful if resources and name not in resources)
+        return unknown_resources(doubtful, self._survey(policy, parsed, selector))
 
     def withheld(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None

@@ -4,8 +4,7 @@ The tracker follows the worker's pods one change at a time, and calls a handler 
 offer may change. Pods with our label are counted from the cache that holds them whole. A label may
 be added or removed; then two caches have events of one pod in any order, and each cache's count is
 kept apart. A change of other pods' requests always counts. A change of our pods' requests counts
-only if they are as large as the offer: an offer never falls below our pods' requests, and does not
-depend on them otherwise.
+only if they reach the offer: otherwise the offer does not depend on them (`leasing.capacity`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.capacity import reaches_offer
 from kubeocean.leasing.requests import CountedPod, NodeUsage, requests_of
 from kubeocean.runtime.objects import Object, decode_object
-from kubeocean.runtime.quantity import ZERO
 from kubeocean.syncer.pods.views import PhysicalPod
 
 __all__ = ["UsageTracker"]
@@ -91,7 +90,7 @@ class UsageTracker:
         `ours` are our pods' requests before and now, if only these changed.
         """
         offer = self._offer(node) if ours else None
-        if offer is None or any(_reaches(amounts, offer) for amounts in ours):
+        if offer is None or any(reaches_offer(amounts, offer) for amounts in ours):
             self._on_change(node)
 
 
@@ -117,7 +116,3 @@ def _has_first_spec(pod: PhysicalPod) -> bool:
     API servers before 1.33 set no generation on pods.
     """
     return pod.metadata.generation == (2 if pod.deleting else 1)
-
-
-def _reaches(amounts: Amounts, offer: Amounts) -> bool:
-    return any(amount >= offer.get(resource, ZERO) for resource, amount in amounts.items())

@@ -22,12 +22,21 @@ from kubeocean.syncer.pods.metadata import metadata_changes, recorded_spec, spec
 from kubeocean.syncer.pods.pod_security import container_problems
 from kubeocean.syncer.pods.views import FINISHED
 
-__all__ = ["EPHEMERAL_CONTAINERS", "RESIZE", "Changes", "PodPatch", "changes", "digest_of"]
+__all__ = [
+    "EPHEMERAL_CONTAINERS",
+    "RESIZE",
+    "Changes",
+    "PodPatch",
+    "changes",
+    "digest_of",
+    "is_whole_when_created",
+]
 
 EPHEMERAL_CONTAINERS: Final = "ephemeralcontainers"
 RESIZE: Final = "resize"
 _RESIZABLE: Final = ("cpu", "memory")
 _EPHEMERAL: Final = "ephemeralContainers"
+_DEADLINE: Final = "activeDeadlineSeconds"
 _KINDS: Final = ("initContainers", "containers")
 _PARTS: Final = {IMAGES, RESOURCES, TOLERATIONS}
 
@@ -87,8 +96,20 @@ def changes(pod: Json, ppod: Json, context: Context) -> Changes:
 def digest_of(pod: Json, ppod: Json) -> int:
     """Return a digest of everything that `changes` compares in both pods."""
     virtual, physical = pod["metadata"], ppod["metadata"]
-    texts = [each.get(name) for each in (virtual, physical) for name in ("labels", "annotations")]
+    texts = [
+        sorted((each.get(name) or {}).items())
+        for each in (virtual, physical)
+        for name in ("labels", "annotations")
+    ]
     return zlib.crc32(encode([texts, pod["spec"], physical.get("deletionTimestamp")]))
+
+
+def is_whole_when_created(pod: Json) -> bool:
+    """Whether a physical pod has no change to apply if it has the metadata that was forged for it.
+
+    Ephemeral containers are added later, and a deadline may be changed by the worker's admission.
+    """
+    return not pod["spec"].keys() & {_EPHEMERAL, _DEADLINE}
 
 
 def _metadata(
@@ -105,10 +126,10 @@ def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
     patch: Json = _images(spec, current, changed) if IMAGES in changed else {}
     if TOLERATIONS in changed and (tolerations := _tolerations(spec, current)):
         patch["tolerations"] = tolerations
-    deadline: int | None = spec.get("activeDeadlineSeconds")
-    present: int | None = current.get("activeDeadlineSeconds")
+    deadline: int | None = spec.get(_DEADLINE)
+    present: int | None = current.get(_DEADLINE)
     if deadline is not None and (present is None or deadline < present):
-        patch["activeDeadlineSeconds"] = deadline
+        patch[_DEADLINE] = deadline
     return patch
 
 

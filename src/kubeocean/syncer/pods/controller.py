@@ -39,7 +39,12 @@ from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
 from kubeocean.syncer.pods.admission import Admission, AdmissionRejection, ClosedNode
-from kubeocean.syncer.pods.changes import PodPatch, changes, digest_of
+from kubeocean.syncer.pods.changes import (
+    PodPatch,
+    changes,
+    digest_of,
+    is_whole_when_created,
+)
 from kubeocean.syncer.pods.dns import uses_cluster_dns
 from kubeocean.syncer.pods.events import PodEvents
 from kubeocean.syncer.pods.forge import forge
@@ -77,6 +82,7 @@ from kubeocean.syncer.pods.referenced_objects import References, references
 from kubeocean.syncer.pods.views import (
     PhysicalPod,
     VirtualPod,
+    has_no_news,
     virtual_key,
 )
 from kubeocean.syncer.pods.virtual_pods import VirtualPods
@@ -134,6 +140,7 @@ class PodController:
         clusters.ppods.on_change(self._physical_changed)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.worker_health.on_change(self._health_changed)
+        clusters.on_synced(self._enqueue_all)
         copies.on_change(self._retry)
         endpoints.on_change(self._retry_waiting)
 
@@ -167,7 +174,7 @@ class PodController:
             self._metrics.bound(record)
             late = bound_for_s(new, self.clusters.clock.now()) > _LATE_S
             record.may_be_outdated |= late or not self.clusters.vpods.has_synced
-        if not record.is_own_write(new):
+        if not record.is_own_write(new) and not record.removed:
             self.controller.enqueue(new.key)
 
     def _physical_changed(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
@@ -180,7 +187,15 @@ class PodController:
         if vpod is not None and vpod.uid == ppod.annotations.get(domain.virtual_pod_uid, ""):
             record = self.records.of(vpod)
             record.had_physical = True
-            self._metrics.changed(record)
+            if (
+                old is not None
+                and new is not None
+                and record.has_shown(old)
+                and has_no_news(old, new)
+            ):
+                record.show_also(new)
+            else:
+                self._metrics.changed(record)
             if new is None:
                 record.physical_pod_left(ppod, reported=vpod.finished and ppod.finished)
         if new is None:
@@ -356,6 +371,8 @@ class PodController:
         if not created:
             return After(_BEHIND_S)  # the cache will show the pod, which is synced then
         record.physical_created_at_s = clock.monotonic()
+        if is_whole_when_created(pod):
+            record.applied = digest_of(pod, body)
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
     async def _reject(self, vpod: VirtualPod, rejection: AdmissionRejection) -> None:
@@ -664,8 +681,12 @@ class PodController:
             return Done()
         if due_in_s > 0:
             return After(due_in_s)
-        await self._virtual.remove(vpod)
-        record.removed = True
+        record.removed = True  # before the request: its events come before its answer
+        try:
+            await self._virtual.remove(vpod)
+        except BaseException:  # also a cancellation: the pod may still exist
+            record.removed = False
+            raise
         return Done()
 
     async def _report_excluded(self, vpod: VirtualPod) -> None:

@@ -60,10 +60,11 @@ class PodEvents:
                         listing = True
                     case Listed():
                         listing = False
-                    case Changed() if not listing:
+                    case Changed():
                         for kind, event in change.events:
-                            if kind != "DELETED":
+                            if kind != "DELETED" and not listing:
                                 self._copy(event)
+                        change.events.clear()  # not in memory until the next event
 
     def _copy(self, event: Event) -> None:
         if event.reason in _SKIPPED:

@@ -82,6 +82,11 @@ class PodRecord:
         """Whether the virtual pod shows the status of this version of the physical pod."""
         return self.synced is not None and self.synced[1] == ppod.resource_version
 
+    def show_also(self, ppod: PhysicalPod) -> None:
+        """Record that a newer version of the physical pod has nothing else to show."""
+        assert self.synced is not None
+        self.synced = (self.synced[0], ppod.resource_version)
+
     def unsettle(self) -> None:
         """Compare both pods again at the next reconcile, because another object changed.
 

@@ -22,6 +22,7 @@ __all__ = [
     "PhysicalPod",
     "VirtualPod",
     "bound_pods",
+    "has_no_news",
     "virtual_key",
 ]
 
@@ -31,6 +32,7 @@ FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 class _VirtualSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_name: str = ""
+    service_account_name: str = ""
     priority: int | None = None
     tolerations: tuple[Toleration, ...] | None = None
     termination_grace_period_seconds: int | None = None
@@ -76,6 +78,26 @@ class PhysicalPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
         conditions = self.status.conditions or ()
         scheduled = all((c.type, c.status) == (_SCHEDULED, "True") for c in conditions)
         return self.status.phase == "Pending" and scheduled and not self.deleting
+
+
+class _RawStatus(msgspec.Struct, frozen=True, gc=False):
+    status: msgspec.Raw = msgspec.Raw()
+
+
+_raw_status: Final = msgspec.json.Decoder(_RawStatus).decode
+
+
+def has_no_news(old: PhysicalPod, new: PhysicalPod) -> bool:
+    """Whether a version of a physical pod has the status, labels and annotations of the last one.
+
+    So has the version that a request to delete the pod makes: only its deletionTimestamp is new.
+    """
+    was, is_ = old.metadata, new.metadata
+    return (
+        (was.uid, was.labels, was.annotations) == (is_.uid, is_.labels, is_.annotations)
+        and (old.spec, old.status) == (new.spec, new.status)
+        and bytes(_raw_status(old.raw).status) == bytes(_raw_status(new.raw).status)
+    )
 
 
 VIRTUAL_PODS: Final = Resource("", "v1", "pods", "Pod", True, VirtualPod)

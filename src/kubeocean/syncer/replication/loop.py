@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 from kubeocean.runtime.controller import Controller, Outcome, Stuck
 from kubeocean.runtime.events import reference
-from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import ObjectReference
 from kubeocean.runtime.objects import Key, Object, ObjectT
 from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.replication.secret_namespaces import SourceCache
 from kubeocean.syncer.replication.store import CopyStore
 
 __all__ = ["ReplicationLoop"]
@@ -31,7 +31,7 @@ class ReplicationLoop(ABC, Generic[SourceT, CopyT]):
         self,
         clusters: Clusters,
         name: str,
-        sources: Informer[SourceT],
+        sources: SourceCache[SourceT],
         store: CopyStore[CopyT],
         *,
         workers: int,
@@ -73,7 +73,7 @@ class ReplicationLoop(ABC, Generic[SourceT, CopyT]):
         source = self.sources.get(key)
         return None if source is None else reference(self.sources.scope.resource, source)
 
-    def follow(self, cache: Informer[ObjectT], key_of: Callable[[ObjectT], Key]) -> None:
+    def follow(self, cache: SourceCache[ObjectT], key_of: Callable[[ObjectT], Key]) -> None:
         """Enqueue a key for every object of a cache that changes.
 
         The key is taken from the old and the new object: others may have changed the metadata that

@@ -99,6 +99,12 @@ class PodReferences:
             self._read(pod)
         return reference in self._pods
 
+    def uses_namespace(self, kind: str, namespace: str) -> bool:
+        """Whether a pod refers to a source of that kind and namespace, as the caches show."""
+        for pod in tuple(self._unread):
+            self._read(pod)
+        return any(each == kind and key.namespace == namespace for each, key in self._pods)
+
     async def unused(self, reference: Reference, *, since: float) -> bool:
         """Whether no virtual pod refers to a source, by a listing that is newer than `since`.
 

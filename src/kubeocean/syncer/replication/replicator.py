@@ -34,7 +34,7 @@ from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import Json, Key, Object
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.replication import copy_forge as forge
 from kubeocean.syncer.replication.copy_forge import Copy, CopyContext, ReplicatedKind, Source
@@ -42,6 +42,7 @@ from kubeocean.syncer.replication.existence_watch import ExistenceWatches
 from kubeocean.syncer.replication.loop import ReplicationLoop
 from kubeocean.syncer.replication.missing import WATCHED_S, Missing
 from kubeocean.syncer.replication.referring_pods import PodReferences
+from kubeocean.syncer.replication.secret_namespaces import NamespaceRequests
 from kubeocean.syncer.replication.sources import MarkedSources
 from kubeocean.syncer.replication.store import CopyStore, owned_by, virtual_object
 from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, returned_fields
@@ -103,6 +104,10 @@ class Rules:
     def is_used(self, key: Key) -> bool:
         """Whether a virtual object refers to a source, as far as the caches show."""
         return self.references.is_used((self.kind.name, key))
+
+    def needs_namespace(self, namespace: str) -> bool:
+        """Whether a virtual object refers to a source in a namespace, as the caches show."""
+        return self.references.uses_namespace(self.kind.name, namespace)
 
     async def unused(self, key: Key, copy: Copy, since: float) -> bool:
         """Whether no object needs a copy, by answers of the API servers newer than `since`."""
@@ -195,7 +200,9 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self._marked.is_used = self._may_be_used
         self.draining = False
         self._abandoned = False  # draining, and the worker is not waited for any more
-        self._stalled = False  # a caller has waited in vain; true until the caches have synced
+        # Namespaces of sources for which a caller has waited in vain, until their caches have
+        # synced; "" is all namespaces.
+        self._stalled: set[str] = set()
         self._linger_s = linger_s if kind.lingers else 0.0
         self._records: dict[Key, _Record] = {}
         self._handlers: list[Callable[[Key], None]] = []
@@ -210,6 +217,54 @@ class Replicator(ReplicationLoop[Source, Copy]):
         )
         self.follow(self.sources, lambda source: source.key)
         self.follow(self.copies, self.source_of)
+        self.requests = self._request_namespaces()
+
+    def _request_namespaces(self) -> NamespaceRequests[Source] | None:
+        """Return the requests for namespaces; None if all sources are in one cache."""
+        namespaces = self._marked.namespaces
+        if namespaces is None:
+            return None
+        requests = NamespaceRequests(self.clusters, namespaces, self._needs_namespace)
+        namespaces.on_listed(self._retry_in)
+        requests.on_change(self._retry_in)
+
+        def gone(old: Object | None, namespace: str, new: Object | None) -> None:
+            if old is not None and new is None:
+                requests.check(namespace)
+
+        namespaces.on_change(lambda old, new: gone(old, old.namespace if old else "", new))
+        self.copies.on_change(
+            lambda old, new: gone(old, self.source_of(old).namespace if old else "", new)
+        )
+        self.parts = (*self.parts, requests.controller)
+        return requests
+
+    def _needs_namespace(self, namespace: str) -> bool:
+        """Whether sources of a namespace have to be read.
+
+        A copy alone is no reason to request a namespace: a worker may put any namespace on a copy.
+        It is a reason to keep one that is granted.
+        """
+        namespaces = self._marked.namespaces
+        requested = (key for key, record in self._records.items() if record.request is not None)
+        if any(key.namespace == namespace for key in requested):
+            return True
+        if self._has_synced() and not self.rules.needs_namespace(namespace):
+            if namespaces is None or namespace not in namespaces.namespaces:
+                return False
+            if namespaces.has_synced_in(namespace) and not any(namespaces.items_in(namespace)):
+                return any(
+                    self.source_of(copy).namespace == namespace for copy in self.copies.items()
+                )
+        return True
+
+    def _retry_in(self, namespace: str) -> None:
+        """Enqueue the sources of a namespace that can be read now, or not any more."""
+        if self._marked.has_synced(Key(namespace, "")):
+            self._stalled.discard(namespace)
+        waiting = {key for key in self._records if key.namespace == namespace}
+        copied = {self.source_of(copy) for copy in self.copies.items()}
+        self.enqueue(waiting | {key for key in copied if key.namespace == namespace})
 
     # Sources and copies
 
@@ -297,7 +352,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         record = self._record(key)
         request = record.request = record.request or _Request()
         self.enqueue([key])
-        if self._stalled and not self._has_synced():
+        if self._is_stalled(key):
             return self._not_answered(key, record)  # every caller that waits holds up other pods
         try:
             await within(self.clusters.clock, ANSWER_S, request.answered.wait)
@@ -307,17 +362,32 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     def _not_answered(self, key: Key, record: _Record) -> Missing:
         """Return why a caller of `ensure` got no copy; its pod is enqueued when the copy exists."""
-        self._stalled = not self._has_synced()
+        if not self._has_synced():
+            self._stalled.add("")
+        elif not self._marked.has_synced(key):
+            self._stalled.add(key.namespace)
         resource, cause = self.definition.sources.plural, f"it takes longer than {ANSWER_S:g} s"
         if not self.sources.has_synced:
             cause = f"the {resource} of the computing cluster could not be listed"
         elif not self.copies.has_synced:
             cause = f"the {resource} of the worker could not be listed"
+        elif self.requests is not None and not self._marked.has_synced(key):
+            cause = self.requests.obstacle(key.namespace)
         record.missing = self._missing(key, f"is not copied: {cause}", _RETRY_S)
         return record.missing
 
+    def _is_stalled(self, key: Key) -> bool:
+        """Whether a caller has waited in vain for the caches that this source needs."""
+        if "" in self._stalled and self._has_synced():
+            self._stalled.discard("")
+        return "" in self._stalled or (
+            key.namespace in self._stalled and not self._marked.has_synced(key)
+        )
+
     def _has_synced(self) -> bool:
-        return self.synced and self.rules.synced()
+        # Without the binding it is not known which namespaces are granted.
+        known = self.requests is None or self.clusters.bindings.has_synced
+        return known and self.synced and self.rules.synced()
 
     def is_requested(self, key: Key) -> bool:
         """Whether a caller in this process waits for a copy, or all copies are being deleted."""
@@ -341,6 +411,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     def check(self, key: Key) -> None:
         """Enqueue a source to which the last object has stopped referring."""
+        if self.requests is not None:
+            self.requests.check(key.namespace)
         record = self._records.get(key)
         missing = record is not None and record.missing is not None
         if missing or self.sources.get(key) or self.copies_of(key):
@@ -387,7 +459,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     def remaining(self) -> int:
         """Return how many marked sources and copies exist."""
-        return len(self.sources) + (0 if self._abandoned else len(self.copies))
+        sources = len(self.sources) + self._marked.unlisted()
+        return sources + (0 if self._abandoned else len(self.copies))
 
     # The loop
 
@@ -396,9 +469,10 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self.retry()
 
     async def caught_up(self, key: Key) -> bool:
+        readable = not self._marked.is_granted(key) or self._marked.has_synced(key)
         if self._abandoned:
-            return self.sources.has_synced and await self.sources.caught_up(key)
-        if not (self._has_synced() and await self.sources.caught_up(key)):
+            return readable and await self.sources.caught_up(key)
+        if not (self._has_synced() and readable and await self.sources.caught_up(key)):
             return False
         return await self._store.caught_up(key)
 
@@ -425,6 +499,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self._record(key).unused_since = None
         if not self.clusters.worker_health.answers:
             return self._missing(key, "is not copied: the worker does not answer")
+        if self.requests is not None and not self._marked.is_granted(key):
+            return self._wait_for_grant(self.requests, key)
         if source is None or not source.raw:
             source = await self._marked.read(key)
         if source is not None:
@@ -438,6 +514,17 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if isinstance(answer, str):
             await self._marked.remove_legacy_marks(source)
         return answer
+
+    def _wait_for_grant(self, requests: NamespaceRequests[Source], key: Key) -> Missing | Outcome:
+        """Request the namespace of a source; callers of `ensure` wait for the grant a moment.
+
+        The key is enqueued when the manager has answered.
+        """
+        requests.request(key.namespace)
+        if key.namespace not in self._stalled and (rest_s := requests.waits_s(key.namespace)) > 0:
+            return After(rest_s)
+        self._stalled.add(key.namespace)
+        return self._missing(key, f"is not copied: {requests.obstacle(key.namespace)}")
 
     async def _source_absent(self, key: Key, copies: Iterable[Copy]) -> Missing:
         """Delete the copies of a source that does not exist, and watch for its creation."""

@@ -4,8 +4,10 @@ A source that is replicated has a label for this worker cluster, and the cache o
 that label alone. The label that names the manager and the annotations that name the copy are shared
 by all workers: the first one writes them, the last one removes them, and nothing depends on them.
 Every user who may write an object can set that label: the cache bounds how much content it holds of
-objects that no pod uses. The syncer never adds a finalizer. A finalizer of the earlier
-implementation proves that it created a copy, and is removed once that copy belongs to this binding.
+objects that no pod uses. Secrets are cached by namespace if the account of the syncer may read them
+in single namespaces only (`secret_namespaces`). The syncer never adds a finalizer. A finalizer of
+the earlier implementation proves that it created a copy, and is removed once that copy belongs to
+this binding.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from kubeocean.errors import NotFound
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.watch import Scope
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind, Source
+from kubeocean.syncer.replication.referring_pods import SECRET
+from kubeocean.syncer.replication.secret_namespaces import NamespacedSources, SourceCache
 
 __all__ = [
     "REFERENCES",
@@ -134,22 +139,50 @@ class MarkedSources:
 
     def __init__(self, clusters: Clusters, kind: ReplicatedKind) -> None:
         self._clusters = clusters
+        self._kind = kind
         self._resource = kind.sources
+        self._labels = f"{clusters.domain.synced_by(clusters.cluster_id)}={group.TRUE}"
         self._is_bounded = kind.translate is not None  # other kinds are small, and are indexed
         self._unused: dict[Key, int] = {}  # bytes of content that is held without a use
         self._unused_bytes = 0
         self.is_used: Callable[[Key], bool] = lambda key: True  # set by the replicator
-        self.cache = Informer(
+        self.namespaces: NamespacedSources[Source] | None = None  # None: one cache for all
+        self.cache: SourceCache[Source]
+        if kind.name == SECRET and clusters.secrets_by_namespace:
+            scope = Scope(kind.sources, labels=self._labels, keep_raw=True)
+            self.namespaces = NamespacedSources(scope, self._informer, clusters.clock)
+            self.cache = self.namespaces
+        else:
+            self.cache = self._informer()
+        self.cache.on_change(self._source_changed)
+
+    def _informer(self, namespace: str = "") -> Informer[Source]:
+        clusters = self._clusters
+        return Informer(
             clusters.computing,
-            kind.sources,
-            labels=f"{clusters.domain.synced_by(clusters.cluster_id)}={group.TRUE}",
-            indexes={REFERENCES: partial(_references, kind)},
+            self._resource,
+            namespace=namespace,
+            labels=self._labels,
+            indexes={REFERENCES: partial(_references, self._kind)},
             prune=self.bounded,
             keep_raw=True,
             clock=clusters.clock,
             metrics=clusters.metrics,
         )
-        self.cache.on_change(self._source_changed)
+
+    def is_granted(self, key: Key) -> bool:
+        """Whether the syncer may read a source, as far as it knows: there is a cache for it."""
+        return self.namespaces is None or key.namespace in self.namespaces.namespaces
+
+    def has_synced(self, key: Key) -> bool:
+        """Whether the cache that shows a source is complete."""
+        if self.namespaces is None:
+            return self.cache.has_synced
+        return self.namespaces.has_synced_in(key.namespace)
+
+    def unlisted(self) -> int:
+        """Return how many namespaces are not listed yet, without those that take too long."""
+        return self.namespaces.unlisted() if self.namespaces is not None else 0
 
     def bounded(self, source: Source) -> Source:
         """Return a source for the cache, without its content if too much unused content is cached.

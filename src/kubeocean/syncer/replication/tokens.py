@@ -290,7 +290,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
 
     def _secret_changed(self, old: Untyped | None, new: Untyped | None) -> None:
         if new is not None:
-            self.enqueue([new.key])
+            self.controller.queue.add_after(new.key, self._due_in_s(new))
         elif old is not None:
             self._refused.pop(old.key, None)
             vpod = self._vpod_of(old)
@@ -320,9 +320,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
             return Done()  # the Secret is deleted with its physical pod
         if not clusters.is_on_own_node(vpod):
             return Done()  # of another binding, or the node is gone: its return enqueues the key
-        due = due_of(secret, clusters.domain)
-        wait_s = (due - clusters.clock.now()).total_seconds() if due else 0.0
-        if wait_s > 0:
+        if (wait_s := self._due_in_s(secret)) > 0:
             return After(wait_s)
         sources = references(vpod.content()).tokens
         source = next((each for each in sources if self._secret(each, vpod) == key), None)
@@ -337,6 +335,11 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         if self._refused.pop(key, None) is not None:
             self._notify(vpod.key)
         return Done()  # the change of the Secret enqueues the key with the next time
+
+    def _due_in_s(self, secret: Untyped) -> float:
+        """Return the seconds until the token in a Secret is to be renewed; 0 if that is unknown."""
+        due = due_of(secret, self.clusters.domain)
+        return (due - self.clusters.clock.now()).total_seconds() if due else 0.0
 
     def _refuse(self, vpod: VirtualPod, secret: Key, error: ApiError) -> Outcome:
         """Record why a token was not renewed, and notify its pod; the old token stays valid."""
@@ -400,11 +403,10 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
             handler(pod)
 
     def _context(self, pod: VirtualPod, secret: Key, *, owner: str, owner_uid: str) -> TokenContext:
-        account = (pod.content().get("spec") or {}).get("serviceAccountName")
         return TokenContext(
             pod=pod.key,
             pod_uid=pod.uid,
-            account=account or _DEFAULT_ACCOUNT,
+            account=pod.spec.service_account_name or _DEFAULT_ACCOUNT,
             secret=secret,
             owner=owner,
             owner_uid=owner_uid,

@@ -1,7 +1,6 @@
-"""Our definitions beside KubeFleet's, field by field.
+"""Compares our definitions with KubeFleet's, field by field.
 
-A document that one of them accepts and that has no value of `STRICTER` or `MORE_LENIENT`, the other
-one accepts as well.
+A document without a value of `STRICTER` or `MORE_LENIENT` is accepted by both or by none of them.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ def test_nodes_and_pods_that_the_worker_did_not_confirm_are_named() -> None:
     assert "(" not in unconfirmed.describe()
     unconfirmed.node("n1")
     unconfirmed.pod("team/p")
-    assert "in the worker (team/p), our label on its nodes (n1)" in unconfirmed.describe()
+    assert (
+        "in the worker (team/p), the binding's label on the worker's nodes (n1)"
+        in unconfirmed.describe()
+    )
     unconfirmed.clear()
     assert "(" not in unconfirmed.describe()
 

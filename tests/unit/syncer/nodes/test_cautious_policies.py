@@ -1,8 +1,8 @@
 """Owner's safety: of every policy that an API server accepts, the most cautious reading wins.
 
-Policies are drawn with right and wrong limits and windows. The model beside them is written without
-the code under test: what is lent never exceeds the model, and the status of the policy, and an
-event, name each mistake.
+Policies are drawn with right and wrong limits and windows. A model, which does not use the code
+under test, computes the largest amounts: the lent amounts never exceed them. The status of the
+policy, and an event, name each mistake.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from kubeocean.api.policies import (
     TimeWindow,
 )
 from kubeocean.leasing.cached_policy import CachedPolicy
-from kubeocean.leasing.capacity import offer
-from kubeocean.leasing.limits import cautious_limits, withheld_resources
-from kubeocean.leasing.policy_choice import ParsedPolicy
+from kubeocean.leasing.capacity import node_capacity
+from kubeocean.leasing.limits import unknown_resources, withheld_resources
+from kubeocean.leasing.parsed_policy import ParsedPolicy
+from kubeocean.leasing.requests import NodeUsage
 from kubeocean.leasing.windows import within
+from kubeocean.runtime.kinds import Node, NodeStatus
 from kubeocean.runtime.objects import Meta
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.nodes.policy_findings import PolicyFindings
@@ -105,10 +107,9 @@ def test_no_more_is_lent_than_the_most_cautious_reading_of_a_policy(
     spec: PolicySpec, minute: int
 ) -> None:
     parsed = ParsedPolicy.of(spec, local=UTC)
-    unknown = [limit.resource for limit in parsed.limits if limit.resource not in NODE]
-    base = {name: Quantity.whole(amount) for name, amount in NODE.items()}
-    chosen = cautious_limits(parsed.limits, unknown, base)
-    lent = offer(base, others={}, ours={}, limits=chosen).offered
+    pnode = Node(status=NodeStatus(allocatable={**NODE}))
+    unknown = unknown_resources(parsed.limits, NODE)
+    lent = node_capacity(pnode, NodeUsage(), parsed.limits, unknown).offered
     most = Reading.of(spec).most
     for name in NODE:
         assert Fraction(lent[name].nano, 10**9) <= most[name], name
@@ -122,7 +123,7 @@ def test_each_mistake_that_an_api_server_accepts_is_in_the_status_and_an_event(
     spec: PolicySpec,
 ) -> None:
     parsed = ParsedPolicy.of(spec, local=UTC)
-    unknown = tuple(limit.resource for limit in parsed.limits if limit.resource not in NODE)
+    unknown = unknown_resources(parsed.limits, NODE)
     findings = PolicyFindings(unknown, withheld_resources(parsed.limits, unknown, NODE))
     policy = ResourceLeasingPolicy(metadata=Meta(name="p", generation=1), spec=spec)
     cached = CachedPolicy(policy, parsed, "", parsed)

@@ -374,7 +374,7 @@ def test_a_node_of_an_earlier_version_loses_labels_that_are_no_longer_allowed() 
     assert metadata["annotations"]["karpenter.sh/do-not-disrupt"] is None
 
 
-MOST = 256 * 1024  # what a server accepts
+MOST = 256 * 1024  # limit of API servers
 
 
 def annotated(**annotations: str) -> LentNode:

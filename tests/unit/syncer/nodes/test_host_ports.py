@@ -73,7 +73,7 @@ def changed(pod: ReservationPod, **metadata: object) -> ReservationPod:
     return msgspec.convert(document, ReservationPod)
 
 
-# What is held
+# Held ports
 
 
 def test_ports_of_all_containers_are_found_with_their_defaults() -> None:

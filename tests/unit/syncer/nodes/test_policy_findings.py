@@ -1,4 +1,4 @@
-"""Which policies select the same nodes, and what a binding says about its policies."""
+"""Policies that select the same nodes, and the condition of a binding about its policies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kubeocean.api.policies import (
 )
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.decision import ReclaimCause
-from kubeocean.leasing.policy_choice import ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 from kubeocean.leasing.progress import NodeReport, PolicyProgress
 from kubeocean.leasing.reclaim import ReclaimPhase
 from kubeocean.runtime.objects import Meta, find_condition

@@ -1,4 +1,5 @@
-"""The progress of reclaims: records of nodes and policies, and what a written status drops."""
+"""The progress of reclaims: records of nodes and policies, and records that a written status
+drops."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_pod_with_our_label_is_counted_again_when_its_requests_may_have_change
     recorded = RecordedTracker("4")
     small = labelled("a", "1", generation=1)
     recorded.tracker.follow_labelled(None, small)
-    # What a generation does not stand for is not looked at again.
+    # A pod with an unchanged generation is not counted again.
     recorded.tracker.follow_labelled(small, labelled("a", "2", generation=1))
     assert recorded.tracker.of("n").ours["cpu"] == Quantity.parse("1")
     for changed in (labelled("a", "2", generation=2), labelled("a", "2", generation=0)):

@@ -1,4 +1,4 @@
-"""A pod is absent only if an API server says so, never by the page of a load balancer."""
+"""A pod is absent only by a Status of an API server, never by an error page of a load balancer."""
 
 from __future__ import annotations
 

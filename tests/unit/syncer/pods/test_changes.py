@@ -11,7 +11,7 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.api.group import DEFAULT
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.pods.changes import Changes, changes, digest_of
+from kubeocean.syncer.pods.changes import Changes, changes, digest_of, is_whole_when_created
 from kubeocean.syncer.pods.forge import forge
 from kubeocean.syncer.pods.forge_context import Privileges
 from support.forge_inputs import context_for, vpod
@@ -21,7 +21,7 @@ OTHER = {"key": "b", "operator": "Exists"}
 
 
 def running(pod: Json, **spec: Any) -> Json:
-    """The physical pod of a virtual pod, with changes of the worker's admission."""
+    """Return the physical pod of a virtual pod, with changes of the worker's admission."""
     ppod = copy.deepcopy(forge(pod, context_for(pod)))
     ppod["metadata"] |= {"uid": "p", "resourceVersion": "42"}
     ppod["spec"] |= spec
@@ -150,7 +150,7 @@ def test_tolerations_are_added_and_none_is_removed(
         [expected] if expected else []
     )
     for body in difference:
-        # The list is replaced as a whole: it must not have changed since.
+        # The list is replaced as a whole, so the patch must fail if the list has changed since.
         assert body["metadata"].get("resourceVersion") == ("42" if expected else None)
 
 
@@ -287,6 +287,33 @@ def test_annotations_that_do_not_fit_are_refused_and_other_changes_are_applied()
     assert [refused.field for refused in difference.refused] == ["metadata.annotations"]
     (body,) = bodies(difference)
     assert body["spec"] == {"containers": [{"name": "app", "image": "app:2"}]}
+
+
+def test_the_digest_of_a_forged_pod_is_that_of_the_pod_which_a_server_stores() -> None:
+    pod = vpod(labels={"z": "1", "a": "2"}, annotations={"n": "x"})
+    forged = forge(pod, context_for(pod))
+    stored = running(pod, nodeName="n1")
+    for name in ("labels", "annotations"):
+        stored["metadata"][name] = dict(sorted(forged["metadata"][name].items()))
+    assert digest_of(pod, stored) == digest_of(pod, forged)
+    stored["metadata"]["labels"]["z"] = "of an admission plugin"
+    assert digest_of(pod, stored) != digest_of(pod, forged)
+
+
+@pytest.mark.parametrize(
+    ("spec", "whole"),
+    [
+        ({}, True),
+        ({"tolerations": [TOLERATION]}, True),
+        ({"ephemeralContainers": [{"name": "d", "image": "d"}]}, False),
+        ({"activeDeadlineSeconds": 5}, False),
+    ],
+)
+def test_a_new_pod_with_later_parts_is_compared(spec: Json, whole: bool) -> None:
+    pod = vpod(**spec)
+    assert is_whole_when_created(pod) is whole
+    untouched = {key: value for key, value in running(pod)["spec"].items() if key not in spec}
+    assert whole is not bool(changed(pod, running(pod) | {"spec": untouched}))
 
 
 def test_the_digest_changes_with_whatever_may_have_to_be_applied() -> None:

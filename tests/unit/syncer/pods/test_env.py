@@ -40,7 +40,7 @@ SERVER = Endpoint("10.9.8.7", 443)
 
 
 def forged(pod: Json, kind: str = "containers", **context: Any) -> list[Json]:
-    """The environment of the first container."""
+    """Return the environment of the first container."""
     spec = forge(pod, context_for(pod, **({"server": None} | context)))["spec"]
     env: list[Json] = spec[kind][0]["env"]
     return env

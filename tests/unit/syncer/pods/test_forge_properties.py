@@ -29,7 +29,7 @@ def around(pod: Json) -> Context:
 
 
 def forged(pod: Json) -> Json | None:
-    """The physical pod; None if it is refused with a reason."""
+    """Return the physical pod; None if it is refused with a reason."""
     try:
         return forge(pod, around(pod))
     except Refused as refused:
@@ -39,7 +39,7 @@ def forged(pod: Json) -> Json | None:
 
 
 def nested(value: Any, key: str) -> Iterator[Any]:
-    """All values of a key, at any depth."""
+    """Yield all values of a key, at any depth."""
     if isinstance(value, dict):
         for name, each in value.items():
             if name == key:

@@ -1,4 +1,4 @@
-"""Metadata of physical pods, and what virtual pods show of it."""
+"""Metadata of physical pods, and the part of it that virtual pods show."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_equal_parts_have_equal_digests() -> None:
     assert digest({"a": 1}) != digest({"a": 2})
 
 
-# --- what a virtual pod shows of its physical pod
+# --- metadata of the physical pod on the virtual pod
 
 MAPPING = {
     DEFAULT.physical_pod_namespace: "mount",

@@ -48,11 +48,11 @@ async def test_a_pod_that_runs_already_is_not_measured() -> None:
 
 async def test_pods_of_other_shards_are_not_measured() -> None:
     class Nothing:
-        def owns(self, what: str) -> bool:
+        def owns(self, key: str) -> bool:
             return False
 
-        def turn(self, what: str) -> AbstractAsyncContextManager[None]:
-            raise AssertionError(what)
+        def turn(self, key: str) -> AbstractAsyncContextManager[None]:
+            raise AssertionError(key)
 
     metrics, record = Metrics(), PodRecord(KEY)
     pods = PodMetrics("east", VirtualClock(), metrics)

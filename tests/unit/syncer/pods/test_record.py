@@ -117,6 +117,9 @@ def test_versions_are_synced_until_something_else_changes() -> None:
     assert not record.is_own_write(vpod(version="6"))
     assert record.has_shown(ppod(version="7"))
     assert not record.has_shown(ppod(version="8"))
+    record.show_also(ppod(version="8"))
+    assert record.has_shown(ppod(version="8"))
+    assert record.is_own_write(vpod(version="5"))
     record.unsettle()
     assert (record.synced, record.futile) == (None, None)
 

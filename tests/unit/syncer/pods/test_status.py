@@ -43,7 +43,7 @@ def pod(*conditions: Json, spec: Json | None = None, **status: object) -> Json:
 
 
 def applied(vpod: Json, patch: Json) -> Json:
-    """The pod after a server applied the patch."""
+    """Return the pod after a server applied the patch."""
     status = {k: v for k, v in (vpod["status"] | patch).items() if v is not None}
     return vpod | {"status": status}
 
@@ -156,14 +156,18 @@ def test_readiness_is_the_kubelets() -> None:
     assert types(status_patch(vpod, pod(condition("Ready", at=EARLY)))) == {"Ready": "True"}
 
 
-@pytest.mark.parametrize(("above", "below"), [(EARLY, LATE), (LATE, EARLY), (EARLY, EARLY)])
-def test_a_readiness_gate_may_be_opened_in_either_cluster(above: str, below: str) -> None:
+@pytest.mark.parametrize(
+    ("virtual_at", "physical_at"), [(EARLY, LATE), (LATE, EARLY), (EARLY, EARLY)]
+)
+def test_a_readiness_gate_may_be_opened_in_either_cluster(
+    virtual_at: str, physical_at: str
+) -> None:
     spec = {"readinessGates": [{"conditionType": "lb.io/ready"}]}
-    vpod = pod(condition("lb.io/ready", "False", at=above), spec=spec)
-    ppod = pod(condition("lb.io/ready", "True", at=below), spec=spec)
+    vpod = pod(condition("lb.io/ready", "False", at=virtual_at), spec=spec)
+    ppod = pod(condition("lb.io/ready", "True", at=physical_at), spec=spec)
     up, down = status_patch(vpod, ppod), gates(vpod, ppod)
     assert bool(up) != bool(down)  # exactly one pod is patched
-    assert bool(up) == (below > above)
+    assert bool(up) == (physical_at > virtual_at)
 
 
 def test_a_gate_that_is_open_on_the_virtual_pod_is_applied_once() -> None:

@@ -173,9 +173,9 @@ VERBATIM: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize(("above", "below"), ROWS.values(), ids=ROWS)
-def test_a_volume_is_translated(above: Json, below: Json) -> None:
-    assert translated(above) == below
+@pytest.mark.parametrize(("virtual", "physical"), ROWS.values(), ids=ROWS)
+def test_a_volume_is_translated(virtual: Json, physical: Json) -> None:
+    assert translated(virtual) == physical
 
 
 @pytest.mark.parametrize("volume", VERBATIM, ids=lambda volume: next(iter(volume)))

@@ -124,7 +124,7 @@ async def test_callers_do_not_wait_for_ever_for_a_cache_that_cannot_be_filled() 
         " be listed"
     )
     assert missing.retry_s < WATCHED_S
-    # Whoever needs another object is answered at once: a hundred pods would block all workers.
+    # A request for another object returns at once: a hundred pods would block all workers.
     other = await replicator.ensure(Key("team", "other"))
     assert isinstance(other, Missing)
     assert other.message.startswith("ConfigMap team/other is not copied")
@@ -143,7 +143,7 @@ async def test_a_pod_is_told_at_once_that_its_tokens_cannot_be_listed() -> None:
 
 
 async def test_the_cache_holds_no_more_content_of_unused_sources_than_its_bound() -> None:
-    """Whoever may write ConfigMaps can label them as replicated."""
+    """Any user who may write ConfigMaps can label them as replicated."""
     clusters = _clusters()
     used = {Key("team", "used")}
     sources = MarkedSources(clusters, CONFIG_MAPS)

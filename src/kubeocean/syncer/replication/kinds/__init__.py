@@ -6,9 +6,12 @@ To replicate one more kind:
    of a copy, and the references of a pod that lead to a source. If copies of the kind refer to
    copies of another kind, a subclass of `Rules` connects the two.
 2. Add the kind to `table.REPLICATED_KINDS`. The controllers, the references of pods, the division
-   of work between replicas, the sweep, `repair` and `doctor` read the table.
-3. Grant the rights to sources and copies in `install/roles.py`, and run `scripts/manifests`. A test
-   of the table names a rule that is missing.
+   of work between replicas, the sweep, `repair`, `doctor` and `explain` read the table.
+3. `install` cannot import the table, so it has lists of its own; a test of the table
+   (`tests/unit/syncer/replication/kinds/test_table.py`) names each list that lacks the kind:
+   - `roles.py`: rights to sources and copies. Run `scripts/manifests` after a change;
+   - `computing_admission.py`, `_sources`: fields of sources that a syncer must not change;
+   - `leave.py`, `LEFT_KINDS`: copies that `kubeocean leave` reports if they are left over.
 4. If the spec of a pod names objects of the kind, replace their names by those of the copies where
    the physical pod is forged: in `pods/forge.py`, `pods/volumes.py` or `pods/env.py`.
 

@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from kubeocean.api import group
+from kubeocean.api.volume_secrets import secrets_of
 from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods import referenced_objects
 from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
-from kubeocean.syncer.replication.kinds.volumes import VOLUMES, secrets_of
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES
 from kubeocean.syncer.replication.referring_pods import VOLUME
 from kubeocean.syncer.replication.replicator import Replicator, Rules
 from kubeocean.syncer.replication.sources import REFERENCES
@@ -71,6 +72,13 @@ class SecretRules(Rules):
 
     def synced(self) -> bool:
         return super().synced() and self._volumes.synced
+
+    def needs_namespace(self, namespace: str) -> bool:
+        return super().needs_namespace(namespace) or any(
+            key.namespace == namespace and self._volumes.wanted(volume.key)
+            for volume in self._volumes.sources.items()
+            for key in self._secrets_of(volume)
+        )
 
     def is_used(self, key: Key) -> bool:
         return super().is_used(key) or self._is_used_by_volume(key)

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from kubeocean.api import group
 from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.volume_secrets import claim_of, copied_spec, secrets_of, with_secrets
 from kubeocean.errors import NotFound
 from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods.forge_context import Refused
@@ -26,53 +27,14 @@ from kubeocean.syncer.replication.referring_pods import CLAIM, SECRET, VOLUME
 from kubeocean.syncer.replication.replicator import VOLUME_NAME, Replicator, Rules
 from kubeocean.syncer.replication.sources import REFERENCES
 
-__all__ = ["VOLUMES", "VolumeRules", "claim_of", "rebind", "secrets_of", "translate"]
+__all__ = ["VOLUMES", "VolumeRules", "rebind", "translate"]
 
 _BOUND: Final = "Bound"
 _RETAIN: Final = "Retain"
 _NOT_COPIED: Final = ("claimRef", "persistentVolumeReclaimPolicy", "volumeAttributesClassName")
 _MUTABLE: Final = ("accessModes", "capacity", "mountOptions", "nodeAffinity", "storageClassName")
-# This kind of volume names its Secret in two fields instead of a reference.
-_AZURE_FILE: Final = "azureFile"
-_EXPAND: Final = "expand"
-_CONTROLLERS: Final = frozenset({"controllerExpandSecretRef", "controllerPublishSecretRef"})
 
-_Rename: TypeAlias = Callable[[Key, str], Key]  # given a Secret and the field that names it
 _HostName: TypeAlias = Callable[[str], str | None]
-
-
-def claim_of(content: Json) -> Key:
-    """Return the virtual claim that a virtual volume is bound to; empty names if none."""
-    ref: Json = (content.get("spec") or {}).get("claimRef") or {}
-    return Key(ref.get("namespace") or "", ref.get("name") or "")
-
-
-def secrets_of(content: Json, *, controllers: bool) -> dict[Key, bool]:
-    """Return every Secret that a volume names, and whether it is optional for mounting.
-
-    The Secrets of calls to a CSI driver on a node count, and those of the in-tree kinds; a Secret
-    without a namespace is in the namespace of the claim. Secrets for expansion are not needed to
-    mount. Those of CSI controllers (`controllers`) administer the storage system, and Kubernetes
-    shows them to no kubelet.
-    """
-    secrets: dict[Key, bool] = {}
-
-    def add(key: Key, field: str) -> Key:
-        secrets[key] = _EXPAND in field.lower() and secrets.get(key, True)
-        return key
-
-    spec = _copied_spec(content, controllers=controllers)
-    _with_secrets(spec, claim_of(content).namespace, add)
-    return secrets
-
-
-def _copied_spec(content: Json, *, controllers: bool) -> Json:
-    """Return the spec of a volume, without the Secrets of CSI controllers unless `controllers`."""
-    spec: Json = content.get("spec") or {}
-    if controllers or not spec.get("csi"):
-        return spec
-    csi = {field: value for field, value in spec["csi"].items() if field not in _CONTROLLERS}
-    return spec | {"csi": csi}
 
 
 def translate(
@@ -88,9 +50,9 @@ def translate(
     `claim` is the copy of its claim, `secrets` are the copies of its Secrets (`secrets_of`), and
     `host_name` returns the host name of the physical node behind a virtual node.
     """
-    spec = _copied_spec(content, controllers=controllers)
+    spec = copied_spec(content, controllers=controllers)
     kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED}
-    kept = _with_secrets(kept, claim_of(content).namespace, lambda key, _: secrets[key])
+    kept = with_secrets(kept, claim_of(content).namespace, lambda key, _: secrets[key])
     if kept.get("nodeAffinity"):
         kept["nodeAffinity"] = _affinity(kept["nodeAffinity"], host_name)
     policy = {"persistentVolumeReclaimPolicy": _RETAIN}
@@ -112,27 +74,6 @@ def rebind(copy: Copy, claim: Key, *, uid: str) -> Json:
 
 def _claim_ref(claim: Key) -> Json:
     return {"apiVersion": "v1", "kind": CLAIM, **claim._asdict()}
-
-
-def _with_secrets(spec: Json, namespace: str, rename: _Rename) -> Json:
-    """Return a volume's spec with `rename` applied to every Secret that it names."""
-    return {
-        kind: _source(kind, source, namespace, rename) if isinstance(source, dict) else source
-        for kind, source in spec.items()
-    }
-
-
-def _source(kind: str, source: Json, namespace: str, rename: _Rename) -> Json:
-    if kind == _AZURE_FILE and source.get("secretName"):
-        secret = Key(source.get("secretNamespace") or namespace, source["secretName"])
-        renamed = rename(secret, "secretName")
-        return source | {"secretName": renamed.name, "secretNamespace": renamed.namespace}
-    refs = {
-        field: rename(Key(ref.get("namespace") or namespace, ref["name"]), field)._asdict()
-        for field, ref in source.items()
-        if field.lower().endswith("secretref") and ref and ref.get("name")
-    }
-    return source | refs
 
 
 def _affinity(affinity: Json, host_name: _HostName) -> Json:

@@ -95,19 +95,19 @@ def test_a_claim_shows_how_far_a_kubelet_of_the_worker_has_come_with_its_expansi
     error = {"type": "NodeResizeError", "status": "True", "message": "failed"}
     other = {"type": "Resizing", "status": "True"}
 
-    def change(above: list[Json], *below: Json, state: str = "", own: str = "") -> Json:
+    def change(virtual: list[Json], *physical: Json, state: str = "", own: str = "") -> Json:
         claim: Json = {
             "spec": {"resources": {"requests": {"storage": "2Gi"}}},
             "status": {
                 "phase": "Bound",
                 "capacity": {"storage": "1Gi"},
-                "conditions": above,
+                "conditions": virtual,
                 "allocatedResourceStatuses": {"storage": own} if own else {},
             },
         }
         status = {
             "capacity": {"storage": "1Gi"},
-            "conditions": list(below),
+            "conditions": list(physical),
             "allocatedResourceStatuses": {"storage": state} if state else {},
         }
         return expanded_status(claim, msgspec.convert({"status": status}, Copy))

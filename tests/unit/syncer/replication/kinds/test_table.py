@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kubeocean.install.computing_objects import computing_admission
+from kubeocean.install.leave import LEFT_KINDS
 from kubeocean.install.roles import AddOn, syncer_rights, worker_rights
+from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.replication.copy_forge import PodReference, ReplicatedKind
@@ -76,3 +79,26 @@ def test_syncers_may_read_and_mark_sources_and_write_copies_of_every_kind(
             for verb in rule.verbs
         }
         assert granted >= set(verbs), f"install.roles lacks rights to {resource.plural}"
+
+
+def test_leave_reports_left_over_copies_of_every_kind() -> None:
+    """`install.leave` has a list of its own, because it cannot import the table."""
+    reported = {resource.plural for resource in LEFT_KINDS}
+    missing = {kind.copies.plural for kind, _ in REPLICATED_KINDS} - reported
+    assert not missing, f"install.leave does not look for {sorted(missing)}"
+
+
+def test_admission_protects_the_content_of_sources_of_every_kind() -> None:
+    """A syncer may patch sources to mark them. Most of the spec of a claim or a volume is immutable
+    for all clients; the content of other kinds is protected by `install.computing_admission`."""
+    immutable = {"persistentvolumeclaims", "persistentvolumes"}
+    rules = [
+        rule
+        for body in computing_admission(Values())
+        if body["kind"] == "ValidatingAdmissionPolicy"
+        and body["metadata"]["name"].endswith("-sources")
+        for rule in body["spec"]["matchConstraints"]["resourceRules"]
+    ]
+    protected = {resource for rule in rules for resource in rule["resources"]}
+    missing = {kind.sources.plural for kind, _ in REPLICATED_KINDS} - immutable - protected
+    assert not missing, f"install.computing_admission does not protect {sorted(missing)}"

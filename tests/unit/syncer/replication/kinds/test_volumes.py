@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from kubeocean.api.ownership import Ids
+from kubeocean.api.volume_secrets import secrets_of
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.replication.copy_forge import (
     Copy,
@@ -14,7 +15,7 @@ from kubeocean.syncer.replication.copy_forge import (
     digested,
     must_be_replaced,
 )
-from kubeocean.syncer.replication.kinds.volumes import VOLUMES, rebind, secrets_of, translate
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES, rebind, translate
 
 CALLS = ("controllerPublish", "nodeStage", "nodePublish", "controllerExpand", "nodeExpand")
 CLAIM = Key("mount", "data-hash")
