@@ -1,12 +1,13 @@
-# Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
-# The second time costs nothing.
+# Every target creates its prerequisites: a virtual environment in .venv, programs in the user's cache.
+# Later runs find both and are quick.
 
 .PHONY: help up down test proof check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof scale-proof real-nodes lock setup assets real-nodes-here helm-here promtool-here metrics-server-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 
-# Hundreds of processes load the same modules: compile them once, whatever the environment says.
+# Hundreds of processes import the same modules: Python keeps their bytecode, also if the environment
+# forbids it.
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
@@ -16,22 +17,22 @@ ARGS ?=
 ASSETS ?=
 JOBS ?= 5
 REAL_NODES ?= yes
-# Of the control planes under test: memory for time, and no threads that look for work of each other.
+# For the control planes under test: more memory for less CPU, and one thread for each program.
 PLANES := GOGC=300 GOMAXPROCS=1
 TIERS := $(wildcard tests/unit tests/cluster tests/e2e)
 PYTEST := $(PLANES) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-help: ## what there is
+help: ## list the targets
 	@echo "make …"
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-up: setup ## a computing cluster, two workers, and Kubeocean at work (ARGS="--workers 4 --nodes 100")
+up: setup ## run a computing cluster and two workers with Kubeocean (ARGS="--workers 4 --nodes 100")
 	@$(KUBEOCEAN) up $(ARGS)
 
-down: setup ## stop them (ARGS=--purge removes their data)
+down: setup ## stop the clusters of make up (ARGS=--purge removes their data)
 	@$(KUBEOCEAN) down $(ARGS)
 
-test: setup ## checks, then all tests on real clusters, of sweeps a sample (JOBS=1 for one at a time)
+test: setup ## run checks, then all tests on real clusters, with a sample of each sweep (JOBS=1 for one at a time)
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory check assets real-nodes-here helm-here promtool-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
@@ -41,52 +42,52 @@ test: setup ## checks, then all tests on real clusters, of sweeps a sample (JOBS
 	else echo "test: FAILED after $$spent s (pytest exit code $$code)" >&2; fi; \
 	exit $$code
 
-proof: setup assets ## what test takes a sample of, in full: a crash after every single write, a thousand nodes
+proof: setup assets ## run all sweeps in full: a crash after every single write, a thousand nodes
 	@echo "proof: sweeps, $(JOBS) at a time"
 	@$(PYTEST) -m sweep --thorough $(TIERS) $(ARGS)
 
-check: setup ## format, lint, types, import layers
+check: setup ## check format, lint, types and import layers
 	@echo "check: format" && $(BIN)/ruff format --check --quiet . scripts/venv
 	@echo "check: lint" && $(BIN)/ruff check --quiet . scripts/venv
 	@echo "check: types" && $(BIN)/mypy --no-error-summary
 	@echo "check: import layers" && $(BIN)/lint-imports >.venv/layers.log 2>&1 || { cat .venv/layers.log; exit 1; }
 
-bench: setup assets ## counts and ratios, as a table and as JSON
+bench: setup assets ## run the benchmarks: counts and ratios, as a table and as JSON
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
-sharding-proof: setup ## 100,000 simulated histories of a sharded controller (ARGS="--seed 1")
+sharding-proof: setup ## simulate 100,000 histories of a sharded controller (ARGS="--seed 1")
 	@PYTHONPATH=tests $(BIN)/python -m unit.sharding.simrun $(ARGS)
 
-sharding-proof-real: setup assets ## five replica processes, killed, frozen, scaled (ARGS="--objects 500 --freeze 20")
+sharding-proof-real: setup assets ## run five replica processes, which are killed, frozen and scaled (ARGS="--objects 500 --freeze 20")
 	@PYTHONPATH=tests $(BIN)/python -m bench.shardproof $(ARGS)
 
-sharding-proof-syncer: setup assets ## two syncers share 500 nodes and 1,000 pods, one is killed (ARGS="--nodes 20 --pods 60")
+sharding-proof-syncer: setup assets ## let two syncers share 500 nodes and 1,000 pods, and kill one (ARGS="--nodes 20 --pods 60")
 	@PYTHONPATH=tests $(BIN)/python -m bench.shardsyncers $(ARGS)
 
-top-proof: setup assets metrics-server-here ## kubectl top with the real metrics-server, which takes Go to build
+top-proof: setup assets metrics-server-here ## test kubectl top with the real metrics-server, which Go has to build
 	@PATH=$(abspath build):$$PATH $(BIN)/python -m pytest tests/e2e/proxier_top.py $(ARGS)
 
-scale-proof: setup assets metrics-server-here ## autoscalers of a binding with the real metrics-server
+scale-proof: setup assets metrics-server-here ## test autoscalers of a binding with the real metrics-server
 	@PATH=$(abspath build):$$PATH $(BIN)/python -m pytest tests/e2e/autoscaling.py $(ARGS)
 
-real-nodes: ## install what real nodes need (containerd, runc, …; Debian, as root)
+real-nodes: ## install the programs of real nodes (containerd, runc, …; Debian, as root)
 	@scripts/real-nodes
 
-lock: setup ## resolve the dependencies anew into requirements.lock
+lock: setup ## resolve the dependencies again into requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
 
 assets: setup
 	@$(KUBEOCEAN) assets --quiet $(ASSETS)
 
-# Real nodes are a part of the proof wherever they can run; REAL_NODES=no leaves them out.
+# Tests on real nodes run wherever these can run; REAL_NODES=no skips them.
 real-nodes-here:
-	@if [ "$(REAL_NODES)" != yes ]; then echo "test: real nodes are left out (REAL_NODES=$(REAL_NODES))"; \
+	@if [ "$(REAL_NODES)" != yes ]; then echo "test: tests on real nodes are skipped (REAL_NODES=$(REAL_NODES))"; \
 	elif [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "test: real nodes need root and Debian: their tests are skipped"; \
+		echo "test: real nodes need root and Debian, so their tests are skipped"; \
 	else $(MAKE) --no-print-directory real-nodes; fi
 
-# Built before the tests that ask it, which have less time than a build may take.
+# Built before the tests, whose time limit is shorter than the build may take.
 helm-here:
 	@scripts/helm >/dev/null || echo "test: without helm the charts are not tested"
 

@@ -1,8 +1,8 @@
 """Fixtures: real control planes.
 
 `cluster` is shared by all tests of a session (of an xdist worker) and has all components;
-`namespace` gives each test a place of its own in it. A test that breaks things, or counts on an
-empty cluster, makes its own with `new_cluster`.
+`namespace` gives each test a namespace of its own. A test that breaks a cluster, or needs an empty
+one, creates its own with `new_cluster`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 from support.faults import Faults
 
-EVERY_NTH = 5  # what a sample of a sweep looks at
+EVERY_NTH = 5  # a sample of a sweep has every fifth case
 NewCluster = Callable[..., Awaitable[Cluster]]
 
 # Real servers are as slow as they are. Where changes are judged, the same examples judge each.
@@ -49,8 +49,8 @@ TOGETHER = {
     "tests/e2e",
 }
 
-# A shell lets what it runs in the background ignore Ctrl-C, and programs hand that down; those that
-# we start have to hear it.
+# A shell starts background programs with SIGINT ignored, and child processes inherit that; programs
+# that tests start have to react to SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -110,10 +110,10 @@ def is_sampled(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take a sample, in an order that keeps the machine busy until all processes end together.
 
-    What takes long comes first and what takes no time last. In between, tests that mostly wait and
-    tests that mostly work are neighbours in their directories, and come mixed.
+    Long tests come first and the shortest last. In between, tests that mostly wait and tests that
+    mostly compute are mixed, because both kinds are in the same directories.
     """
-    named = any("::" in each for each in config.args)  # who asks for one gets it
+    named = any("::" in each for each in config.args)  # a test that is named runs in full
     if not named and not config.getoption("--thorough"):
         config.hook.pytest_deselected(items=[item for item in items if not is_sampled(item)])
         items[:] = filter(is_sampled, items)
@@ -130,7 +130,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def sample_step(pytestconfig: pytest.Config) -> int:
-    """A sweep looks at each one of so many: at all of them, if it is to be thorough."""
+    """Return n for a sweep that takes every n-th case: 1 with `--thorough`."""
     return 1 if pytestconfig.getoption("--thorough") else EVERY_NTH
 
 
@@ -170,7 +170,7 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def faults() -> Faults:
-    """A plan of what goes wrong: `cluster.client(wrap=faults.wrap)`."""
+    """Return a plan of faults, for `cluster.client(wrap=faults.wrap)`."""
     return Faults()
 
 

@@ -1,9 +1,9 @@
 """`make bench`: measure, compare with the bars, print a table and JSON.
 
-Subjects that are compared run in turns, several times, and each one's best run counts: what else
-the machine does then disturbs all of them alike or none. Exit code 1 means that a bar was missed.
-`--small` measures little of everything: it shows that all subjects work, and its figures are not
-those of which the bars speak.
+Subjects that are compared run in turns, several times, and the best run of each counts: other work
+of the machine then disturbs all of them alike, or none. Exit code 1 means that a bar was missed.
+`--small` measures a small amount of everything: it shows that all subjects work, but its numbers
+cannot be compared with the bars.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ SMALL = Size(
 
 
 def measure(directory: Path, size: RuntimeSize) -> Figures:
-    """All subjects on the canned server, each in a process of its own."""
+    """Measure all subjects on the canned server, each in a process of its own."""
     figures: Figures = {}
     two_cores = (os.cpu_count() or 1) > 1
     with Server(directory, core=SERVER_CORE if two_cores else None) as server:
@@ -111,7 +111,7 @@ def measure(directory: Path, size: RuntimeSize) -> Figures:
 
 
 def bars(figures: Figures, pods: int) -> list[Bar]:
-    """The promises, with what was measured."""
+    """Return the bars, each with the measured number."""
     ours, bare = figures["watch_ours"]["us"], figures["watch_bare"]["us"]
     unary, floor = figures["unary_ours"], figures["unary_bare"]
     fill = figures["fill_partial"]
@@ -126,7 +126,7 @@ def bars(figures: Figures, pods: int) -> list[Bar]:
 
 
 def measure_runtime(directory: Path, size: RuntimeSize) -> tuple[Figures, list[Bar]]:
-    """The machinery under everything else."""
+    """Measure the packages of `runtime`; return numbers and bars."""
     figures = measure(directory, size)
     print(f"bench: {size.real_pods} pods on a real kube-apiserver", file=sys.stderr)
     real = sync_from_a_real_server(directory, size.real_pods, progress_on(sys.stderr))
@@ -135,37 +135,37 @@ def measure_runtime(directory: Path, size: RuntimeSize) -> tuple[Figures, list[B
 
 
 def measure_lending(directory: Path, nodes: int, idle_s: float) -> tuple[Figures, list[Bar]]:
-    """A syncer with many nodes."""
+    """Measure a syncer with many nodes; return numbers and bars."""
     actual = asyncio.run(lend(directory, nodes, idle_s, progress_on(sys.stderr)))
     return {"lending": actual}, bars_of(actual)
 
 
 def measure_living(directory: Path, pods: int, quiet_s: float) -> tuple[Figures, list[Bar]]:
-    """Pods from their creation to their end."""
+    """Measure pods from their creation to their end; return numbers and bars."""
     actual = asyncio.run(live(directory, pods, quiet_s, progress_on(sys.stderr)))
     return actual, bars_of_living(actual)
 
 
 def measure_crowd(directory: Path, nodes: int, pods: int) -> tuple[Figures, list[Bar]]:
-    """Memory, with many of everything."""
+    """Measure the memory of a syncer with many nodes and pods; return numbers and bars."""
     actual = asyncio.run(gather(directory, nodes, pods, progress_on(sys.stderr)))
     return {"crowd": actual}, bars_of_crowd(actual)
 
 
 def measure_proxier(directory: Path, held_s: float) -> tuple[Figures, list[Bar]]:
-    """Sessions into real containers."""
+    """Measure sessions into real containers; return numbers and bars."""
     actual = asyncio.run(carry_sessions(directory, held_s))
     return {"proxier": actual}, sessions_bars(actual)
 
 
 def measure_members(directory: Path, size: FleetSize) -> tuple[Figures, list[Bar]]:
-    """A hub with many members and placements."""
+    """Measure a hub with many members and placements; return numbers and bars."""
     actual = asyncio.run(measure_fleet(directory, size, progress_on(sys.stderr)))
     return actual, bars_of_fleet(actual)
 
 
 def measure_subject(subject: str, directory: Path, size: Size) -> tuple[Figures, list[Bar]]:
-    """Figures and bars of one subject."""
+    """Measure one subject; return numbers and bars."""
     match subject:
         case "runtime":
             return measure_runtime(directory, size.runtime)
@@ -206,7 +206,7 @@ def arguments() -> Namespace:
 
 
 def requested_size(requested: Namespace) -> Size:
-    """The full or the small size, with the numbers that were given."""
+    """Return the full or the small size, with the numbers that were given."""
     size = SMALL if requested.small else FULL
 
     def given(**values: float | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bars: what was promised, beside what was measured."""
+"""Bars: a promised number beside the measured number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _HOLDS = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
 
 @dataclass(frozen=True)
 class Bar:
-    """Limit that a figure must not exceed, or must reach; `go` is that of the Go implementation."""
+    """Limit that a measured number must not exceed, or must reach; `go` is the number of the Go
+    implementation."""
 
     name: str
     value: float
@@ -35,7 +36,7 @@ class Bar:
 
 
 def show(figures: Figures, bars: Iterable[Bar]) -> None:
-    """Both tables, for people."""
+    """Return both tables as text."""
     console = Console(soft_wrap=True)
     raw = Table("subject", "figure", "value", title="measured (CPU unless another unit is named)")
     for name, values in figures.items():
@@ -51,5 +52,5 @@ def show(figures: Figures, bars: Iterable[Bar]) -> None:
 
 
 def document(figures: Figures, bars: Iterable[Bar]) -> Json:
-    """The same, for programs."""
+    """Return numbers and bars as JSON."""
     return {"figures": figures, "bars": [asdict(bar) | {"held": bar.held} for bar in bars]}

@@ -1,4 +1,4 @@
-"""A crowd: what a syncer holds in memory with many nodes and many running pods."""
+"""Measures the memory of a syncer with many nodes and many running pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S: Final = 900.0
 
 
 async def gather(directory: Path, nodes: int, pods: int, progress: Progress) -> dict[str, float]:
-    """The most memory that the syncer ever held until all of them ran."""
+    """Return the peak memory of the syncer until all pods ran."""
     async with (
         ocean_of(directory / "crowd", nodes, progress, pods=True) as ocean,
         ocean.syncer(*FLAGS) as syncer,

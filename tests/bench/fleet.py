@@ -1,8 +1,8 @@
-"""A hub with a thousand members: what it costs at rest, to place, and to start again.
+"""Measures a hub with a thousand members: its cost at rest, of placements, and of a restart.
 
 One control plane with an audit log, `kubeocean fleet hub` as its users run it, and hollow members
-in a process of their own. Hub and members are different users: what the audit log says of the
-hub's account is what the hub costs. The election's own Lease is counted apart.
+in a process of their own. Hub and members are different users: the requests of the hub's account in
+the audit log are the cost of the hub. The Lease of the election is counted apart.
 
 1. All members join, and the hub does nothing but copy their heartbeats.
 2. The hub is started again while no heartbeat comes: it must find everything as it should be.
@@ -85,7 +85,7 @@ class FleetSize:
 
 @dataclass
 class Fleet:
-    """A hub, and what plays its members."""
+    """A hub, and the process that plays its members."""
 
     cluster: Cluster
     client: Client  # an administrator's
@@ -109,7 +109,7 @@ class Fleet:
 
     @asynccontextmanager
     async def hub(self, name: str) -> AsyncIterator[SyncerProcess]:
-        """The hub as a process with a log of this name, until the block ends."""
+        """Yield the hub as a process with a log of this name, until the block ends."""
         async with fleet_process(
             "hub", name, *FLAGS, kubeconfig=self.account, directory=self.cluster.root / "logs"
         ) as hub:
@@ -120,7 +120,7 @@ class Fleet:
 async def measure_fleet(
     directory: Path, size: FleetSize, progress: Progress
 ) -> dict[str, dict[str, float]]:
-    """All figures of a fleet of this size."""
+    """Return all measurements of a fleet of this size."""
     figures: dict[str, dict[str, float]] = {}
     async with _fleet(directory, size, progress) as fleet:
         async with fleet.hub("first") as hub:
@@ -155,7 +155,7 @@ async def measure_fleet(
 
 
 def bars_of_fleet(figures: dict[str, dict[str, float]]) -> list[Bar]:
-    """The promises about a fleet."""
+    """Return the promises about a fleet."""
     rest, placing = figures["fleet: at rest"], figures["fleet: placing"]
     first, second = figures["fleet: restart"], figures["fleet: placed, restart"]
     placed = figures["fleet: placed, at rest"]
@@ -407,7 +407,7 @@ def _is_complete(placement: Placement, clusters: int) -> bool:
 
 
 async def _furnish(client: Client, number: int) -> None:
-    """A namespace with a ConfigMap: what is placed."""
+    """Create a namespace with a ConfigMap, which are placed."""
     namespace = f"app-{number:03}"
     await client.create(NAMESPACES, {"metadata": {"name": namespace}})
     settings = {"metadata": {"name": "settings"}, "data": {"url": "https://example.com/"}}
@@ -415,7 +415,7 @@ async def _furnish(client: Client, number: int) -> None:
 
 
 def _placement(number: int, size: FleetSize) -> Json:
-    """A placement of one namespace on the clusters of one group."""
+    """Return a placement of one namespace on the clusters of one group."""
     term = {"labelSelector": {"matchLabels": {GROUP: f"g{number % size.groups}"}}}
     if number % 2:
         preferred = [{"weight": 100, "preference": term}]

@@ -9,7 +9,7 @@ available. Works that are being deleted lose their finalizers, and a member that
 reports that it has left.
 
 There are no member clusters, so nothing is applied. Two watches serve all members, where real
-agents have two watches each: what this process costs is not measured, but it shares the machine.
+agents have two watches each. The cost of this process is not measured, but it shares the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thousand nodes of a worker, lent: what it takes to register them, and then to do nothing.
+"""Measures a thousand lent nodes of a worker: the cost of registering them, and then at rest.
 
 Two control planes with audit logs, kwok for the worker's nodes, and `kubeocean syncer` as its users
-run it, each under a user of its own: what the audit logs say of that user is what the syncer costs.
+run it, each under a user of its own: the requests of that user in the audit logs are its cost.
 
 The election's own Lease is renewed every two seconds, which is a setting of the user's, and is
 counted apart from everything else. (The Go implementation was measured without an election.)
@@ -37,13 +37,13 @@ from kubeocean.runtime.kinds import NODES, Node
 __all__ = ["bars_of", "lend"]
 
 READS: Final = ("get", "list", "watch")
-# Whatever still follows from registering. A watch that began with a list gets its second bookmark
-# after two minutes, not one: too late for us, who begin it anew, once.
+# Time for requests that follow from registering. A watch that began with a list gets its second
+# bookmark after two minutes, not one, so the syncer starts that watch again, once.
 SETTLES_S: Final = 90.0
 
 
 async def lend(directory: Path, nodes: int, idle_s: float, progress: Progress) -> dict[str, float]:
-    """All figures of one worker with so many nodes."""
+    """Return all measurements of one worker with this number of nodes."""
     async with ocean_of(directory, nodes, progress) as ocean, ocean.syncer() as syncer:
         print(f"bench: lend {nodes} nodes", file=sys.stderr)
         pid = syncer.process.pid
@@ -51,13 +51,13 @@ async def lend(directory: Path, nodes: int, idle_s: float, progress: Progress) -
         figures = await _register(ocean, pid, nodes)
         print(f"bench: idle with {nodes} virtual nodes, {idle_s:g} s", file=sys.stderr)
         figures |= await _idle(ocean, pid, idle_s)
-        address = (await syncer.says("Started service"))["metrics"]
+        address = (await syncer.wait_for_output("Started service"))["metrics"]
         figures |= await scrape(f"http://{address}/metrics", pid)
         return figures | {"peak_mib": peak_mib_of(pid)}
 
 
 def bars_of(figures: dict[str, float]) -> list[Bar]:
-    """The promises about a thousand nodes."""
+    """Return the promises about a thousand nodes."""
     return [
         Bar(
             "requests for each virtual node", figures["requests_per_node"], 3.2, "", go="4.1 to 6.4"
@@ -135,7 +135,7 @@ async def _settled(ocean: Ocean, since: tuple[int, int], nodes: int) -> list[Aud
 
 
 async def _idle(ocean: Ocean, pid: int, idle_s: float) -> dict[str, float]:
-    """Minute by minute, so that what comes back now and then shows."""
+    """Measure minute by minute, so that requests that recur at intervals are visible."""
     await asyncio.sleep(SETTLES_S)
     cpu, began, worst, everything = cpu_s_of(pid), time.monotonic(), 0, list[AuditedRequest]()
     while (left := idle_s - (time.monotonic() - began)) > 0.5:

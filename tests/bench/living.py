@@ -1,9 +1,9 @@
-"""Pods that live on virtual nodes: what each of them costs from its creation to its end.
+"""Measures the cost of pods on virtual nodes, from the creation of a pod to its end.
 
 Two control planes with audit logs, a hundred simulated nodes, `kubeocean syncer` as its users run
 it. Each pod has a token, a shared ConfigMap and a shared Secret; it is created, runs and is
 deleted. Requests are counted in the audit logs; times are those at which an observer's watches saw
-the pods; CPU is the syncer's own, less what it uses at rest.
+the pods; CPU is that of the syncer, less its CPU at rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RATES: Final = (("at 5/s", 5.0), ("at 20/s", 20.0), ("in a burst", 0.0))
 async def live(
     directory: Path, pods: int, quiet_s: float, progress: Progress
 ) -> dict[str, dict[str, float]]:
-    """All figures of so many pods, at each pace."""
+    """Return all measurements of this number of pods, at each rate."""
     figures: dict[str, dict[str, float]] = {}
     async with (
         ocean_of(directory, NODES_WANTED, progress, pods=True) as ocean,
@@ -64,7 +64,7 @@ async def live(
 
 
 def bars_of_living(figures: dict[str, dict[str, float]]) -> list[Bar]:
-    """The promises about pods."""
+    """Return the promises about pods."""
     go = {"at 5/s": "21.5", "at 20/s": "23.8", "in a burst": "22.7"}
     bars = []
     for name, _ in RATES:
@@ -108,14 +108,14 @@ async def furnish(ocean: Ocean, nodes: int) -> list[str]:
 
 
 async def _at_rest(pid: int) -> float:
-    """CPU seconds a second that heartbeats alone take."""
+    """Return the CPU seconds per second that heartbeats alone take."""
     await asyncio.sleep(REST_S / 2)
     before = cpu_s_of(pid)
     await asyncio.sleep(REST_S)
     return (cpu_s_of(pid) - before) / REST_S
 
 
-# Lives
+# Pods from creation to end
 
 
 @dataclass
@@ -198,7 +198,7 @@ async def _measure(life: Life, pid: int, pods: int, rate: float, rest: float) ->
         await together(life.end, [f"{life.name}-{n}" for n in range(pods)])
         await until(lambda: len(life.gone) == pods, within=PATIENCE_S)
     took = time.monotonic() - began
-    await asyncio.sleep(2.0)  # what is written last
+    await asyncio.sleep(2.0)  # for the last writes
     requested = others(life.ocean.requests(since))
     tell(life.name, requested)
     waited = sorted(life.created[name] - life.bound[name] for name in life.created)

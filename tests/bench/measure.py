@@ -16,7 +16,8 @@ __all__ = ["Stalls", "cpu_s_of", "cpu_us", "peak_mib_of", "resident", "resident_
 
 
 async def cpu_us(work: Callable[[], Awaitable[int]], *, rounds: int) -> float:
-    """CPU microseconds for a unit of `work`, which tells how many it did; the best round."""
+    """Return the CPU microseconds of one unit of `work`, which returns its number of units; the
+    best round counts."""
     best = float("inf")
     for _ in range(rounds):
         began = time.process_time()
@@ -26,18 +27,18 @@ async def cpu_us(work: Callable[[], Awaitable[int]], *, rounds: int) -> float:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU seconds that another process has used so far, its threads included."""
+    """Return the CPU seconds that another process has used so far, its threads included."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 def peak_mib_of(pid: int) -> float:
-    """The most memory that another process ever held at once."""
+    """Return the peak memory of another process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     actual = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     assert actual is not None
@@ -45,12 +46,12 @@ def peak_mib_of(pid: int) -> float:
 
 
 def resident_mib_of(pid: int) -> float:
-    """The memory that another process holds."""
+    """Return the memory that another process holds."""
     return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
 
 
 async def scrape(url: str, pid: int) -> dict[str, float]:
-    """CPU time that a process needs to render its metrics."""
+    """Return the CPU time that a process needs to render its metrics."""
     before = cpu_s_of(pid)
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         lines = (await answer.text()).splitlines()
@@ -65,7 +66,7 @@ class Stalls:
 
     def __init__(self) -> None:
         self.longest_s = 0.0
-        self.longest_cpu_s = 0.0  # what this process itself spent meanwhile: no neighbour counts
+        self.longest_cpu_s = 0.0  # CPU of this process in that time, without other processes
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:

@@ -1,7 +1,7 @@
 """An ocean to measure: two control planes with audit logs, simulated nodes, a syncer as a process.
 
-The syncer is a user of its own on both sides: what the audit logs say of that user is what it
-costs.
+The syncer is a user of its own in both clusters: the requests of that user in the audit logs are
+the cost of the syncer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Ocean:
 
     @asynccontextmanager
     async def syncer(self, *flags: str) -> AsyncIterator[SyncerProcess]:
-        """The program with its default settings but for these flags, ready."""
+        """Yield the program with its default settings but for these flags, ready."""
         process = Process(
             "syncer",
             [
@@ -110,7 +110,8 @@ class Ocean:
 async def ocean_of(
     directory: Path, nodes: int, progress: Progress, *, pods: bool = False
 ) -> AsyncIterator[Ocean]:
-    """The ocean, as long as the block lasts; its worker is a whole one if pods are to run there."""
+    """Yield the ocean, as long as the block lasts; its worker is a whole one if pods are to run
+    there."""
     assets = await ensure(progress=progress)
     servers = ("etcd", "kube-apiserver")
     async with (

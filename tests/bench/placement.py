@@ -32,7 +32,7 @@ def rendezvous(keys: Sequence[int], replicas: Sequence[str]) -> list[str]:
 
 
 def _mix(value: int) -> int:
-    """The end of splitmix64."""
+    """Return the value after the last steps of splitmix64."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % HASHES
     value = (value ^ value >> 27) * 0x94D049BB133111EB % HASHES
     return value ^ value >> 31

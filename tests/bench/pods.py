@@ -18,7 +18,7 @@ _CONDITIONS = (
 
 
 def pod(number: int, version: int) -> Json:
-    """The pod of that number; all differ in names, images, addresses and times."""
+    """Return the pod of that number; all differ in names, images, addresses and times."""
     digest = hashlib.sha256(str(number).encode()).hexdigest()
     app, name = f"app-{number % 97}", f"app-{number % 97}-{digest[:10]}-{digest[10:15]}"
     stamp = f"2026-11-15T{number % 24:02}:{number % 60:02}:{version % 60:02}Z"
@@ -100,7 +100,7 @@ def pod(number: int, version: int) -> Json:
 
 
 def event(type_: str, number: int, version: int) -> bytes:
-    """A line of a watch."""
+    """Return a watch event as a line."""
     return encode({"type": type_, "object": pod(number, version)}) + b"\n"
 
 

@@ -1,9 +1,9 @@
-"""Sessions through a proxier, with real containers below: how many, how fast, in how much memory.
+"""Measures sessions through a proxier to real containers: their number, speed and memory.
 
-All of it goes the way that users' sessions go: kube-apiserver above, proxier, kube-apiserver below,
-kubelet, container. 200 logs are followed and 100 commands talked to at once, and each checks every
-byte that it gets; then 100 MiB are sent through a command and back, by kubectl, in turns straight
-to the worker and through the proxier. Needs what real nodes need (root, containerd).
+They take the path of users' sessions: API server of the computing cluster, proxier, API server of
+the worker, kubelet, container. 200 logs are followed and 100 commands talked to at once, and each
+checks every byte that it gets; then 100 MiB are sent through a command and back, by kubectl, in
+turns straight to the worker and through the proxier. Needs root and containerd, as real nodes do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TALKER: Final = "i=0; while true; do i=$((i+1)); echo line $i of a log; sleep 0.
 
 
 async def carry_sessions(directory: Path, held_s: float) -> dict[str, float]:
-    """All figures; none where real nodes cannot run."""
+    """Return all measurements; none where real nodes cannot run."""
     if (reason := available()) is not None:
         print(f"bench: proxier left out: {reason}", file=sys.stderr)
         return {}
@@ -62,7 +62,7 @@ async def carry_sessions(directory: Path, held_s: float) -> dict[str, float]:
 
 
 def sessions_bars(figures: dict[str, float]) -> list[Bar]:
-    """The promises about sessions."""
+    """Return the promises about sessions."""
     if not figures:
         return []
     return [
@@ -119,7 +119,9 @@ async def _hold(proxier_env: ProxierEnv, held_s: float) -> dict[str, float]:
             group.create_task(_converse(proxier_env, number, tally, ending))
         for _ in range(LOGS):
             group.create_task(_follow(proxier_env, tally, ending))
-        await until(lambda: tally.begun == LOGS + COMMANDS, within=180.0, what="all sessions")
+        await until(
+            lambda: tally.begun == LOGS + COMMANDS, within=180.0, waiting_for="all sessions"
+        )
         begun_s = time.monotonic() - began
         await asyncio.sleep(held_s)
         ending.set()
@@ -149,7 +151,7 @@ async def _follow(proxier_env: ProxierEnv, tally: _Tally, ending: asyncio.Event)
 async def _converse(
     proxier_env: ProxierEnv, number: int, tally: _Tally, ending: asyncio.Event
 ) -> None:
-    """Say something twice a second to a command that says it again."""
+    """Send a message twice a second to a command that returns it."""
     query = [("command", "cat"), ("container", "main"), ("stdin", "true"), ("stdout", "true")]
     path = f"/api/v1/namespaces/{proxier_env.name}/pods/echo/exec"
     message = b""
@@ -175,7 +177,7 @@ async def _converse(
 
 
 async def _say(tunnel: Tunnel, words: bytes) -> None:
-    """A message for the command's input, masked with zeros, which a client may do."""
+    """Return a WebSocket message for the command's input, masked with zeros."""
     payload = bytes((Channel.STDIN,)) + words
     await tunnel.write(bytes((0x82, 0x80 | len(payload))) + bytes(4) + payload)
 

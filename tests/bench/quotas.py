@@ -57,7 +57,7 @@ class Quota:
         (group / "cgroup.procs").write_text(str(pid))
 
     def release(self) -> None:
-        """Let all of them have what they can get."""
+        """Remove the CPU limits of all processes."""
         for group in self._groups:
             for pid in (group / "cgroup.procs").read_text().split():
                 (group.parent / "cgroup.procs").write_text(pid)

@@ -1,8 +1,8 @@
 """A TLS server with canned answers, in a process of its own.
 
-It plays the part of an API server's socket and nothing else: what is measured is the client, and a
-real API server could not feed it fast enough on the other core. Started by `Server`, it ends with
-its standard input.
+The server stands for the socket of an API server, because only the client is measured, and a real
+API server on the other core could not send fast enough. `Server` starts the process, which ends
+when its standard input ends.
 
 - `GET /api/v1/pods?watch=true…`: as many Pod events as asked for, one chunk each, then the end.
 - `GET` and `PATCH` of a Lease: a Lease.
@@ -115,7 +115,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _stream(writer: asyncio.StreamWriter, line: bytes) -> None:
-    """Initial events as a streaming list where asked for, then changes of the same pods."""
+    """Send initial events as a streaming list if requested, then changes of the same pods."""
     requested = _EVENTS.search(line)
     assert requested, line
     objects, events = int(requested[1]), int(requested[2])
@@ -142,7 +142,8 @@ async def _stream(writer: asyncio.StreamWriter, line: bytes) -> None:
     bodies = [event("MODIFIED", number, 0) for number in range(min(DISTINCT, events))]
     for n in range(events):
         if n % _BREATH == 0:
-            await asyncio.sleep(0)  # a socket that takes everything does not say who has gone
+            # a socket that accepts everything does not show a closed connection
+            await asyncio.sleep(0)
         version = b'"resourceVersion":"%d"' % (objects + 2 + n)
         await _chunk(writer, bodies[n % DISTINCT].replace(b'"resourceVersion":"0"', version, 1))
     writer.write(b"0\r\n\r\n")
@@ -162,7 +163,7 @@ async def _serve(directory: Path) -> None:
     server = await asyncio.start_server(_answer, "127.0.0.1", 0, ssl=tls, limit=1 << 20)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
-    os._exit(0)  # streams that nobody reads to the end would keep us
+    os._exit(0)  # open streams that no client reads would delay the exit
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 Objects are added, changed, replaced, relabelled and deleted at random while replicas go from one to
 three to five to two, first in order, then with kill -9, SIGSTOP, a network cut and restarts of the
-API server. It fails if a change was lost, a deletion was false or repeated, one was lost in an
-orderly step (with `--deletions guaranteed`: at all), two replicas handled one key at a time, or a
-notifier was given other keys than those of its shard. It prints what it counted as JSON.
+API server. The campaign fails if a change was lost, a deletion was false or repeated, one was lost
+in an orderly step (with `--deletions guaranteed`: at all), two replicas handled one key at a time,
+or a notifier was given other keys than those of its shard. Its counts are printed as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _named(proof: Campaign) -> list[str]:
 
 
 async def campaign(proof: Campaign, *, freeze_s: float) -> dict[str, float]:
-    """Run all steps; return what was counted."""
+    """Run all steps; return the counts."""
     _say(f"seed {proof.seed}, {proof.objects} objects, {proof.environ['SHARD_DELETIONS']}")
     await proof.start(1)
     await proof.populate()

@@ -1,9 +1,10 @@
-"""Sharding: who gets how much, and what moves; then a ring on a real API server (`shardring`).
+"""Measures how evenly keys are shared, and how many move; then a ring on a real API server.
 
-Our slots beside how others place keys: 100,000 keys that look like real ones, replicas that are
-named like real pods. Peak is the fullest replica against the mean. Moved is what changes hands when
-one comes or goes, against the least that must. Collateral is what moves between two that neither
-came nor went. This is computed, nothing is timed: the figures are the same on every machine.
+Our slots are compared with other algorithms, for 100,000 keys and replicas with realistic names.
+Peak is the load of the fullest replica divided by the mean. Moved is the number of keys that change
+their replica when one joins or leaves, divided by the smallest possible number. Collateral is the
+number of keys that move between two replicas that neither joined nor left. The numbers are computed
+and not timed, so they are the same on every machine. `shardring` has the ring.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ NAMESPACES, ZIPF_OBJECTS = 500, 100_000
 
 
 def measure_sharding(directory: Path, objects: int) -> tuple[Figures, list[Bar]]:
-    """All figures, and those that are promised; a ring has so many objects."""
+    """Return all measurements and the bars; a ring has `objects` objects."""
     figures, promised = measure_placement()
     ring = asyncio.run(measure_ring(directory, objects))
     return figures | {"sharding: ring": ring}, [*promised, *ring_bars(ring, objects)]
 
 
 def measure_placement() -> tuple[Figures, list[Bar]]:
-    """Figures that are computed without a server."""
+    """Return the numbers that are computed without a server."""
     keys = [mixed(f"apps/Deployment/team-{n % 97}/web-{n}") for n in range(KEYS)]
     pods = [f"controller-6f7d9c5b8-{mixed(str(n)):x}"[:27] for n in range(REPLICAS + 1)]
     figures = {name: _compared(place, keys, pods) for name, place in OTHERS.items()}
@@ -74,7 +75,7 @@ def measure_placement() -> tuple[Figures, list[Bar]]:
 
 
 class _Slots:
-    """Keys to slots, slots to replicas; goes on from where it is, as a table does."""
+    """Assigns keys to slots and slots to replicas, from the present owners on, as a table does."""
 
     def __init__(self, *, weighted: bool) -> None:
         self._weighted = weighted
@@ -92,7 +93,7 @@ class _Slots:
 
 
 def _compared(place: Place, keys: Sequence[int], pods: Sequence[str]) -> dict[str, float]:
-    """Ten replicas; then one more; then one of the middle less."""
+    """Compare with ten replicas, then with one more, then without one of the middle."""
     ten, eleven = list(pods[:REPLICAS]), list(pods[: REPLICAS + 1])
     first = place(keys, ten)
     added = place(keys, eleven)
@@ -120,7 +121,8 @@ def _moved(before: Sequence[str], after: Sequence[str]) -> float:
 
 
 def _rolling_update(count: int) -> tuple[float, float]:
-    """Moves for each slot, on average and at worst, when every replica is replaced in its turn."""
+    """Return the moves of a slot, on average and at most, when every replica is replaced in
+    turn."""
     assigner, table = Planner(), empty_table("ring")
     members: dict[str, MemberRecord] = {}
     moves: Counter[int] = Counter()
@@ -166,7 +168,8 @@ def _again(member: MemberRecord, now: float, acks: Mapping[int, int]) -> MemberR
 
 
 def _zipf(count: int) -> tuple[float, float, float]:
-    """Peak of load by namespace: ours, what no placement of namespaces can beat, and a ring's."""
+    """Return the peak of load by namespace: of our slots, the lowest possible, and of a hash
+    ring."""
     shares = [1 / (rank + 1) for rank in range(NAMESPACES)]
     whole = sum(shares)
     sizes = [ZIPF_OBJECTS * share / whole for share in shares]
@@ -192,7 +195,7 @@ def _zipf(count: int) -> tuple[float, float, float]:
 
 
 def _size(pods: Sequence[str]) -> float:
-    """A table after years: five steps of history, slots from many epochs."""
+    """Return the size of a table after long use: five steps of history, slots of many epochs."""
     random, table = Random(1), empty_table("ring")
     members = [MemberRecord(id=f"{pod}_{mixed(pod):016x}", pulse="1") for pod in pods]
     assigner = Planner()

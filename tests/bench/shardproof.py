@@ -2,8 +2,8 @@
 
 Five replica processes, 5,000 objects with children, on a real kube-apiserver with an admission
 policy: kill -9, SIGSTOP for 60 s with a write on its way, a skewed clock, 5 → 3 → 7, the assigner
-killed in mid-rebalance, a rolling update. It fails if an object ever had two owners or was
-forgotten, or if the API server accepted a late write, and prints what it measured as JSON.
+killed in mid-rebalance, a rolling update. The proof fails if an object ever had two owners or was
+forgotten, or if the API server accepted a late write. Its measurements are printed as JSON.
 `--objects`, `--freeze` and `--lease` make it smaller. With `--seeds`, the campaign against handlers
 (`bench.shardcampaign`) follows.
 """
@@ -36,7 +36,7 @@ def _say(text: str) -> None:
 
 
 async def prove(proof: Proof, *, freeze_s: float) -> dict[str, float]:
-    """All of it; the figures."""
+    """Run the whole proof; return the measurements."""
     figures: dict[str, float] = {"objects": proof.objects, "lease_s": proof.lease_s}
     _say(f"{proof.objects} objects")
     await proof.prepare()
@@ -92,7 +92,7 @@ async def prove(proof: Proof, *, freeze_s: float) -> dict[str, float]:
 
 
 async def _shrunk(proof: Proof, *names: str) -> float:
-    """Take replicas away while nobody changes anything; writes beside renewals and reconciles."""
+    """Stop replicas while no object changes; return the writes without renewals and reconciles."""
     mark = proof.cluster.audit.mark()
     await proof.stop(*names)
     await proof.settled(within=120)

@@ -1,12 +1,12 @@
 """A ring on a real kube-apiserver, each replica a process: moves, caches, fail-over, capacity.
 
-- *Moves*: from one replica to four. All that is written meanwhile, renewals of Leases included, for
-  few objects and for many: it must be the same.
+- *Moves*: from one replica to four. All writes meanwhile, renewals of Leases included, for few
+  objects and for many: both numbers must be the same.
 - *Cache*: how many objects each of the four holds, against a quarter. The server filters.
-- *Fail-over*: from kill -9 until the last object of the dead one was taken up by another, with the
-  periods of a leader election, and with the fast ones.
-- *Capacity*: how long a burst of changes takes one replica, and four. Two cores cannot show what
-  four would do beside an API server. So a core is simulated: each reconcile keeps its process busy
+- *Fail-over*: from kill -9 of a replica until others have reconciled its last object, with the
+  periods of a leader election, and with shorter ones.
+- *Capacity*: how long a burst of changes takes one replica, and four. Two cores cannot run four
+  busy replicas beside an API server. So a core is simulated: each reconcile keeps its process busy
   for a time without using any. That shows that shares are even and that replicas do not wait for
   each other, not how far an API server scales. The same with real work, each replica held to a
   fifth of a core by the kernel, is a figure without a bar: it holds only on a quiet machine.
@@ -38,15 +38,15 @@ __all__ = ["measure_ring", "ring_bars"]
 REPLICAS: Final = 4
 SLOTS: Final = 1024
 BURST, BURN_MS, CORES = 400, 8, 0.2
-COST_MS = 200  # so that also a busy machine asks for more than four replicas can do
+COST_MS = 200  # so that also on a busy machine four replicas cannot do all work at once
 IDLE_S: Final = 20.0
 LOADS_S: Final = 2.0
-OBJECT: Final = 0.0001  # what one costs by being there, as `loads` has it
+OBJECT: Final = 0.0001  # cost of one idle object, as in `loads`
 READS: Final = ("get", "list", "watch")
 
 
 async def measure_ring(directory: Path, objects: int) -> dict[str, float]:
-    """All figures; the cost of moves is measured with so many objects and with a tenth of them."""
+    """Return all measurements; moves are measured with this number of objects and with a tenth."""
     figures: dict[str, float] = {}
     for count in (objects // 10, objects):
         async with _stage(directory, count, SHARD_CHILDREN="no") as proof:
@@ -64,7 +64,7 @@ async def measure_ring(directory: Path, objects: int) -> dict[str, float]:
 
 
 def ring_bars(figures: dict[str, float], objects: int) -> list[Bar]:
-    """The promises, beside what others need."""
+    """Return the bars of the ring, with the numbers of other systems for comparison."""
     return [
         Bar(
             f"writes to move {objects * 3 // 4:,} objects",
@@ -99,7 +99,7 @@ def ring_bars(figures: dict[str, float], objects: int) -> list[Bar]:
 async def _stage(
     directory: Path, objects: int, *, lease_s: float = 15.0, **environ: str
 ) -> AsyncIterator[Proof]:
-    """A server of its own with so many objects, whose makers have put their slots on them."""
+    """Yield a proof on a new server with `objects` objects that are labelled with their slots."""
     assets = await ensure()
     with tempfile.TemporaryDirectory(prefix="ring-", dir=directory) as name:
         root = Path(name)
@@ -121,7 +121,7 @@ async def _stage(
 
 
 async def _moves(proof: Proof) -> dict[str, float]:
-    """From one to four; what it costs, and what each holds then."""
+    """Go from one replica to four; return the writes, and the objects that each then caches."""
     await proof.start(1)
     await proof.settled(within=120)
     await _measured(proof)
@@ -146,19 +146,19 @@ async def _moves(proof: Proof) -> dict[str, float]:
 
 
 async def _measured(proof: Proof) -> None:
-    """Wait until it is known what idle objects cost: a newcomer is filled by that."""
+    """Wait until the cost of idle objects is known, by which a new replica gets its slots."""
     rest = proof.objects * OBJECT * 1.01
 
     async def received() -> bool:
         loads = [each.record.loads for each in (await proof.overseer.state()).members]
         return sum(map(len, loads)) == proof.slots and sum(map(sum, map(dict.values, loads))) < rest
 
-    await until(received, within=240, every=0.5, what="loads")
+    await until(received, within=240, every=0.5, waiting_for="loads")
 
 
 def _written(proof: Proof, mark: int) -> tuple[float, float]:
-    """All writes of all replicas, also those by which they only say that they live; and of these
-    the writes of objects."""
+    """Return the number of writes of all replicas, heartbeats included, and of these the writes of
+    objects."""
     requests = proof.cluster.audit.requests(since=mark)
     ours = [each for each in requests if _by_replica(each.user) and each.verb not in READS]
     maps = [each for each in ours if each.resource == "configmaps"]
@@ -178,16 +178,16 @@ async def _held(proof: Proof) -> list[int]:
         counts = [int(text or 0) for text in texts]
         return counts if sum(counts) == proof.objects else []
 
-    return await until(received, within=60, every=0.5, what="all objects in a cache")
+    return await until(received, within=60, every=0.5, waiting_for="all objects in a cache")
 
 
 async def _idle(proof: Proof) -> tuple[float, float, float]:
-    """CPU, memory and requests a minute of a replica that has nothing to do, on average."""
+    """Return CPU, memory and requests per minute of an idle replica, on average."""
     pids = [process.pid for process in proof.replicas.values() if process.pid is not None]
-    await asyncio.sleep(2 * LOADS_S)  # what the move left to do
+    await asyncio.sleep(2 * LOADS_S)  # until the work of the move is done
     mark = proof.cluster.audit.mark()
     before, began = sum(map(cpu_s_of, pids)), time.monotonic()
-    await asyncio.sleep(IDLE_S)  # the passing of time is what is measured
+    await asyncio.sleep(IDLE_S)  # the time over which requests are counted
     passed = time.monotonic() - began
     spent = (sum(map(cpu_s_of, pids)) - before) / passed
     sent = [each for each in proof.cluster.audit.requests(since=mark) if _by_replica(each.user)]
@@ -209,7 +209,7 @@ async def _fail_over(proof: Proof) -> float:
 
 
 async def _capacity(proof: Proof, how: str, quota: Quota | None = None) -> dict[str, float]:
-    """The same burst for one replica and for four, each with the same power."""
+    """Measure one burst of changes with one replica and with four, each with the same CPU."""
     await proof.start(1)
     await proof.settled(within=120)
     await proof.synced(within=300)
@@ -230,7 +230,7 @@ async def _capacity(proof: Proof, how: str, quota: Quota | None = None) -> dict[
 
 
 async def _burst(proof: Proof, quota: Quota | None) -> float:
-    """Seconds until the changes of all objects at once are carried out."""
+    """Return the seconds until simultaneous changes of all objects are carried out."""
     for process in proof.replicas.values():
         assert process.pid is not None
         if quota is not None:

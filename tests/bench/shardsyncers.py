@@ -1,8 +1,8 @@
 """Two syncers that share a binding, at full size: `make sharding-proof-syncer`.
 
-500 virtual nodes and 1,000 pods; half of the pods come in peace, the other half while one of the
-two is killed with kill -9. It fails if a pod was lost, has two physical pods, or was created twice,
-or if both worked on one pod or node; and prints how long pods had to wait, as JSON.
+500 virtual nodes and 1,000 pods; half of the pods are created at rest, the other half while one of
+the two is killed with kill -9. The proof fails if a pod was lost, has two physical pods, or was
+created twice, or if both worked on one pod or node. It prints how long pods waited, as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATIENCE_S = 600.0
 
 
 async def prove_syncers(root: Path, requested: argparse.Namespace) -> dict[str, float]:
-    """The figures of one run."""
+    """Return the measurements of one run."""
     assets = await ensure()
 
     def cluster(name: str) -> Cluster:
@@ -54,7 +54,7 @@ async def prove_syncers(root: Path, requested: argparse.Namespace) -> dict[str, 
                 requested.nodes, labels={"test": binding_env.name}
             )
             await binding_env.open()
-            # The second half comes for as long as a fail-over takes, and some more.
+            # The second half is created over a time that is longer than a fail-over.
             every_s = 2 * requested.lease / (requested.pods / 2)
             return await prove(
                 binding_env, root, pods=requested.pods, kill_after_s=2.0, every_s=every_s

@@ -51,7 +51,7 @@ def bare_session(ca: bytes) -> aiohttp.ClientSession:
 
 
 async def watch_ours(url: str, ca: bytes, count: int) -> Figures:
-    """TLS, HTTP, split, decode, cache, index, handler, queue."""
+    """Measure our informer: TLS, HTTP, split, decode, cache, index, handler, queue."""
 
     async def once() -> int:
         client = client_of(url, ca)
@@ -85,7 +85,7 @@ async def watch_ours(url: str, ca: bytes, count: int) -> Figures:
 
 
 async def watch_bare(url: str, ca: bytes, count: int) -> Figures:
-    """The same stream, read and thrown away."""
+    """Measure the same stream, of which nothing is decoded."""
 
     async def once() -> int:
         selector = f"labelSelector=events%3D0-{count}"
@@ -102,7 +102,7 @@ async def watch_bare(url: str, ca: bytes, count: int) -> Figures:
 
 
 async def watch_official(url: str, ca: bytes, count: int) -> Figures:
-    """The asyncio watch of the official client."""
+    """Measure the asyncio watch of the official client."""
     from kubernetes.aio import client, watch
 
     file = Path(os.environ["BENCH_DIRECTORY"]) / "official-ca.crt"
@@ -166,7 +166,7 @@ async def unary_bare(url: str, ca: bytes, count: int) -> Figures:
 
 
 async def fill(url: str, ca: bytes, count: int, *, keep_raw: bool) -> Figures:
-    """Memory and stalls while a cache of many pods fills, as at the start of a big cluster."""
+    """Measure memory and stalls while a cache of many pods fills, as at a start."""
     client = client_of(url, ca)
     queue: WorkQueue[Key] = WorkQueue("bench")
     informer = Informer(client, PODS, labels=f"events={count}-0", keep_raw=keep_raw)

@@ -23,7 +23,7 @@ IN_FLIGHT = 16
 async def sync_from_a_real_server(
     directory: Path, count: int, progress: Progress
 ) -> dict[str, float]:
-    """Wall and CPU seconds from an empty informer to a synced one, best of three."""
+    """Return wall and CPU seconds until an informer has synced, the best of three."""
     assets = await ensure(progress=progress)
     async with Cluster(
         "bench",

@@ -229,7 +229,7 @@ async def test_a_paused_api_server_answers_after_it_goes_on(sturdy: Cluster) -> 
 async def test_a_component_that_dies_is_reported_with_its_log(sturdy: Cluster) -> None:
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(_failure_of(sturdy))
-        await sturdy.restart("kube-apiserver")  # asked for: nothing to report
+        await sturdy.restart("kube-apiserver")  # a requested stop is not reported
         assert not watch.done()
         pid = sturdy.process("etcd").pid
         assert pid is not None
@@ -277,7 +277,7 @@ def _processes_of(root: Path) -> list[psutil.Process]:
 async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, assets: Assets) -> None:
     cluster = Cluster("cancelled", tmp_path, assets)
     start = asyncio.create_task(cluster.start())
-    await until(lambda: _processes_of(tmp_path), what="the first process")
+    await until(lambda: _processes_of(tmp_path), waiting_for="the first process")
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start

@@ -1,4 +1,4 @@
-"""Definitions on a real API server: what it takes, what it refuses and with which words."""
+"""Definitions on a real API server: objects that it accepts, and refusals with their messages."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ DAY = "must be a day of the week in English, such as Monday, not "
 ZONE = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC, not "
 FIELD = "the only field that nodes are selected by is metadata.name, In or NotIn one value"
 
-# What is refused, where, and the words for it. None is something that only the server minds.
+# Refused specs, the field, and the message. All are problems in our own validation, too.
 REFUSED: tuple[tuple[Json, str, str], ...] = (
     (a_policy(cluster=""), "spec.cluster", "should be at least 1 chars long"),
     *(
@@ -306,7 +306,7 @@ async def test_where_pods_run_is_said_once(server: Client) -> None:
         ) in str(refused.value)
 
 
-# What servers do with our objects
+# Our objects on API servers
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ async def test_nothing_is_filled_in_and_what_is_unknown_is_dropped(server: Clien
 
 
 def wire(*conditions: Condition) -> list[Json]:
-    """Conditions as they are written."""
+    """Return conditions as JSON."""
     stamped: tuple[Condition, ...] = ()
     for each in conditions:
         stamped = set_condition(stamped, each, now=NOW)
@@ -426,7 +426,7 @@ async def test_kinds_have_short_names_and_a_category(server: Client) -> None:
 
 
 def permissive(schema: Any) -> Any:
-    """A definition without what we added to it: roughly that of the earlier implementation."""
+    """Return a definition without our additions: roughly that of the earlier implementation."""
     if isinstance(schema, list):
         return [permissive(each) for each in schema]
     if not isinstance(schema, dict):
@@ -453,7 +453,7 @@ async def test_objects_from_before_can_still_be_worked_with(new_cluster: NewClus
         await install(client, permissive)
         names = [await odd_policy(client, spec) for spec in ODD]
         await install(client, lambda definition: definition)
-        await until(lambda: refuses(client, ODD[0]), what="the new rules to hold")
+        await until(lambda: refuses(client, ODD[0]), waiting_for="the new rules to hold")
         for name, spec in zip(names, ODD, strict=True):
             await work_with(client, name, spec)
     finally:
@@ -495,7 +495,8 @@ async def refuses(client: Client, spec: Json) -> bool:
 
 
 async def work_with(client: Client, name: str, spec: Json) -> None:
-    """Status, labels, other fields and the end are free; only another mistake is not."""
+    """Check that status, labels and other fields can be changed and the object be deleted, and that
+    only another mistake is refused."""
 
     async def patch(change: Json, subresource: str = "") -> Object:
         return await client.patch(

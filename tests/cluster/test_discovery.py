@@ -52,7 +52,7 @@ async def test_a_definition_that_is_removed_is_noticed_after_expire(client: Clie
 
 async def test_an_older_server_is_understood_too(cluster: Cluster) -> None:
     class Older:
-        """A server that does not know the aggregated form."""
+        """A server without aggregated discovery."""
 
         def __init__(self, inner: Transport) -> None:
             self.inner = inner
@@ -84,7 +84,7 @@ async def test_a_custom_kind_goes_through_client_and_informer(
     with pytest.raises(NotFound, match="no kind Missing"):
         await discovery.of_kind("kubeocean.test/v1", "Missing")
     await define(client, LARGE_THINGS)
-    things = await until(lambda: _found(discovery), what="the definition to be served")
+    things = await until(lambda: _found(discovery), waiting_for="the definition to be served")
     informer = Informer(client, things, namespace=namespace, keep_raw=True)
     running = asyncio.create_task(informer.run())
     await informer.synced()

@@ -1,4 +1,4 @@
-"""`kubeocean drain` as its users run it: cordon, evict as budgets allow, and let go again."""
+"""`kubeocean drain` as its users run it: cordon, evict as budgets allow, and uncordon."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DrainEnv:
         return await self.client.patch(PODS, name, status, self.namespace, subresource="status")
 
     async def protect(self, app: str) -> str:
-        """A budget that lets none go; its UID."""
+        """Create a budget that allows no eviction; return its UID."""
         spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}
         body = {"metadata": {"name": "keep"}, "spec": spec}
         made = await self.client.create(BUDGETS, body, namespace=self.namespace)
@@ -145,7 +145,7 @@ async def test_one_node_is_emptied_alone(drain_env: DrainEnv) -> None:
     assert not (await drain_env.node(2)).spec.unschedulable
 
 
-async def test_pods_that_nobody_would_make_again_go_only_by_force(drain_env: DrainEnv) -> None:
+async def test_pods_without_a_controller_are_evicted_only_by_force(drain_env: DrainEnv) -> None:
     await drain_env.pod("bare")
     words = [word for word in drain_env.words(drain_env.name) if word != "--force"]
     done = await drain_env.home.run(*words)
@@ -164,7 +164,7 @@ async def test_who_stops_is_told_how_things_stand(drain_env: DrainEnv) -> None:
             return (await drain_env.node(1)).spec.unschedulable
 
         await until(cordoned)
-        await running.says("draining")
+        await running.wait_for_output("draining")
         running.signal(signal.SIGINT)
         assert await running.ended() == 130
     assert "To uncordon, run: " in running.output

@@ -1,4 +1,4 @@
-"""Elections on a real API server: real processes, one of them frozen; a server that goes away."""
+"""Elections on a real API server: real processes, one of them frozen; a server that stops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Line:
 
     at: float
     who: str
-    what: str
+    event: str
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,30 @@ class Story:
 
     path: Path
 
-    def lines(self, what: str) -> list[Line]:
+    def lines(self, event: str) -> list[Line]:
         if not self.path.exists():
             return []
         written = (line.split() for line in self.path.read_text().splitlines())
         received = (Line(float(at), who, did) for at, who, did in written)
-        return [line for line in received if line.what == what]
+        return [line for line in received if line.event == event]
 
     def tenures(self) -> list[str]:
         """Return the candidates in the order of their acts; two at a time make many changes."""
         acts = sorted(self.lines("act"), key=lambda line: line.at)
         return [who for who, _ in groupby(acts, key=lambda line: line.who)]
 
-    def count(self, who: str, what: str) -> int:
-        return sum(line.who == who for line in self.lines(what))
+    def count(self, who: str, event: str) -> int:
+        return sum(line.who == who for line in self.lines(event))
 
     async def more(
-        self, who: str, what: str, *, than: int | None = None, times: int = 1, within: float = 30
+        self, who: str, event: str, *, than: int | None = None, times: int = 1, within: float = 30
     ) -> None:
-        """Wait until `who` has done it so many times more than now, or than at a count before."""
-        enough = (self.count(who, what) if than is None else than) + times
-        await until(lambda: self.count(who, what) >= enough, within=within, what=f"{who}: {what}")
+        """Wait until candidate `who` has `times` more lines of an event than now, or than
+        `than`."""
+        enough = (self.count(who, event) if than is None else than) + times
+        await until(
+            lambda: self.count(who, event) >= enough, within=within, waiting_for=f"{who}: {event}"
+        )
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def story(tmp_path: Path) -> Story:
 async def candidate(
     who: str, *, cluster: Cluster, namespace: str, story: Story
 ) -> AsyncIterator[Process]:
-    """A process that is a candidate until the block ends."""
+    """Yield a process that is a candidate until the block ends."""
     durations = (str(LEASE_S), str(RENEW_S), str(RETRY_S))
     process = Process(
         who,
@@ -108,10 +111,10 @@ async def test_a_paused_leader_never_acts_beside_its_successor(
             await story.more(other.name, "act", times=10, within=LEASE_S + 10)
             ends = story.count(leader.name, "end")
             leader.resume()
-            # What was paused ends as soon as it runs; meanwhile the other goes on.
+            # The paused candidate stops as soon as it runs; meanwhile the other goes on.
             await story.more(leader.name, "end", than=ends, within=5)
             await story.more(other.name, "act", times=50)
-        # One stray act beside a successor would be two changes more than there were elections.
+        # One act while a successor leads would be two changes more than there were elections.
         assert len(story.tenures()) == len(story.lines("begin")) == 4
 
 
@@ -290,7 +293,7 @@ async def test_a_candidate_of_client_go_and_ours_respect_each_other(
             scheduler.pause()
             await until(lambda: leader.leads)
             scheduler.resume()
-            # It sees that it has lost the lease, and ends.
+            # The candidate reads that it has lost the lease, and ends.
             await scheduler.wait()
             assert leader.leads
     finally:

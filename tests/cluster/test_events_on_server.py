@@ -31,7 +31,7 @@ QUICK = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.1)
 
 @asynccontextmanager
 async def recording(client: Client, **options: Any) -> AsyncIterator[EventRecorder]:
-    """A recorder with a running writer; at the end everything has been written."""
+    """Yield a recorder with a running writer; at the end everything has been written."""
     settings = {"component": "kubeocean-test", "instance": "test-0", "retry": QUICK} | options
     recorder = EventRecorder(client, **settings)
     async with asyncio.TaskGroup() as group:
@@ -49,7 +49,7 @@ async def config_map(client: Client, namespace: str, name: str = "subject") -> O
 
 
 async def events(client: Client, about: ObjectReference) -> list[Event]:
-    """All Events about an object, oldest count first."""
+    """Return all Events about an object, oldest count first."""
     listed = await client.list(
         EVENTS,
         about.namespace or "default",
@@ -123,7 +123,7 @@ async def test_the_same_event_again_and_again_is_one_object_with_a_count(
             async def counted(number: int = number) -> bool:
                 return [event.count for event in await events(client, about)] == [number]
 
-            await until(counted, what=f"an event with count {number}")
+            await until(counted, waiting_for=f"an event with count {number}")
     (event,) = await events(client, about)
     assert event.count == 20
     assert metrics.value("kubeocean_events_written_total") == 20

@@ -1,4 +1,4 @@
-"""The example of the documentation does what it says, and then is quiet."""
+"""The example of the documentation prints the described lines, and then is quiet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "extend" / "reconciler.md"
 async def test_the_example_labels_and_is_quiet(
     cluster: Cluster, client: Client, namespace: str, tmp_path: Path
 ) -> None:
-    # Into a file: a pipe that nobody reads would stop it, for others have made ConfigMaps too.
+    # Into a file: a full pipe would block the example, because other tests create ConfigMaps, too.
     received = tmp_path / "log"
     kubeconfig = cluster.user("seen-example", groups=["system:masters"])
     with received.open("wb") as log:

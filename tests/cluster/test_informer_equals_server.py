@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, in the end the informer holds what the server holds.
+"""After any sequence of events, the informer has the same objects as the server.
 
 Hypothesis makes the histories: writes, lost and repeated and late streams, refused watches, new
 listings, new informers, and now and then a kube-apiserver that is killed and started again.
@@ -66,7 +66,7 @@ async def own(assets: Programs, cluster_roots: object) -> AsyncIterator[Cluster]
 
 @dataclass
 class World:
-    """A server, an informer that looks at it through faults, and what its handlers were given."""
+    """A server, an informer that reads it through faults, and the calls of its handlers."""
 
     cluster: Cluster
     client: Client
@@ -78,7 +78,7 @@ class World:
     clients: list[Client] = field(default_factory=list)
 
     def look(self) -> Informer[ConfigMap]:
-        """A new informer."""
+        """Return a new informer."""
         seen = self.cluster.client(wrap=self.faults.wrap)
         self.clients.append(seen)
         scope = Scope(CONFIG_MAPS, self.namespace, labels="app=in")
@@ -92,7 +92,7 @@ class World:
         return self.informer
 
     def hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        """Each change must fit onto the changes before, and time must not go back."""
+        """Check that a change follows from the changes before, and that its version is newer."""
         key = (new or old).key
         assert self.received.get(key) == old
         if new is not None:
@@ -160,7 +160,7 @@ class World:
         await self.cluster.restart("kube-apiserver")
 
     async def settle(self, _: str) -> None:
-        """Let the informer catch up, if it can: what follows then happens to a full cache."""
+        """Let the informer catch up, if it can, so that later events happen to a full cache."""
         if not self.faults.partitioned:
             await until(self.is_equal, within=20)
 
@@ -230,6 +230,8 @@ async def test_any_history_ends_with_the_informer_equal_to_the_server(
             else:
                 await world.act(what, name)
         world.faults.rejoin()
-        await until(world.is_equal, within=20, what=f"the informer to be equal after {history}")
+        await until(
+            world.is_equal, within=20, waiting_for=f"the informer to be equal after {history}"
+        )
     for each in (client, *world.clients):
         await each.close()

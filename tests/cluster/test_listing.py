@@ -77,7 +77,7 @@ async def test_what_went_away_while_a_list_started_over_is_not_kept(
 
 
 async def test_a_server_that_went_back_in_time_is_listed_again(new_cluster: NewCluster) -> None:
-    """All data is lost, so that its versions begin anew; the watch asks for one of the future."""
+    """All data is lost, so versions start again; the watch then requests a future version."""
     cluster = await new_cluster()
     client, metrics = cluster.client(), Metrics()
     for n in range(200):

@@ -25,7 +25,7 @@ from support.wait import until
 
 @pytest.fixture
 async def home(tmp_path: Path, assets: Assets) -> AsyncIterator[Home]:
-    """A home of its own; the assets are there before the first command asks for them."""
+    """A home directory for the test, with the assets built before the first command."""
     home = Home(tmp_path / "home")
     yield home
     await home.run("down", "--purge")
@@ -73,7 +73,7 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
     assert await _ready_nodes(one, "worker-1") == {"sim-0", "sim-1"}
 
     os.kill(state.process.pid, signal.SIGKILL)
-    await until(lambda: not home.processes(), within=10, what="the end of all processes")
+    await until(lambda: not home.processes(), within=10, waiting_for="the end of all processes")
     assert (await home.run("kubeconfig")).code == 1
 
     after = await _up(home, "--workers", "1", "--nodes", "1")
@@ -106,7 +106,7 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
 async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Path) -> None:
     home.environ["PATH"] = str(tmp_path)  # no kubectl there
     async with home.running("up", "--bare", "--ephemeral", "--workers", "1", "--nodes", "1") as up:
-        await up.says("Press Ctrl-C to stop it")
+        await up.wait_for_output("Press Ctrl-C to stop them")
         (root,) = home.temporary.iterdir()
         assert f"export KUBECONFIG={root}/kubeconfig" in up.output
         assert "/kubectl --context worker-1 get nodes" in up.output
@@ -120,7 +120,7 @@ async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Pa
 
 async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home) -> None:
     async with home.running("up", "--bare", "--ephemeral", "--workers", "0") as up:
-        await up.says("Press Ctrl-C to stop it")
+        await up.wait_for_output("Press Ctrl-C to stop them")
         actual = home.processes().items()
         (scheduler,) = (pid for pid, line in actual if "kube-scheduler" in line.split()[0])
         os.kill(scheduler, signal.SIGKILL)
@@ -142,7 +142,9 @@ async def test_an_ocean_that_lost_a_part_while_it_started_is_not_up(
 
     async def start_late() -> None:
         ready = "starting computing: done"
-        await until(lambda: any(line.startswith(ready) for line in message), within=60, what=ready)
+        await until(
+            lambda: any(line.startswith(ready) for line in message), within=60, waiting_for=ready
+        )
         await ocean.computing.process("kube-scheduler").kill()
         await start()
 

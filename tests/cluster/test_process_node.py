@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import uuid
@@ -21,6 +22,7 @@ from kubeocean.install.values import IMAGE, Values
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.process_node.node import TAINT, ProcessNode
+from kubeocean.manager.go_template import Template
 from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
@@ -99,7 +101,7 @@ async def log(admin: Client, key: Key, **query: str) -> str:
 async def test_a_node_that_runs_processes_is_ready_and_not_for_everybody(
     admin: Client, node: ProcessNode, place: str
 ) -> None:
-    existing = await until(lambda: _ready(admin, node.name), what="a Ready node")
+    existing = await until(lambda: _ready(admin, node.name), waiting_for="a Ready node")
     assert [taint.key for taint in existing.spec.taints or ()] == [TAINT]
     stranger = await make(admin, place, "syncer", "--help", tolerations=[])
 
@@ -107,7 +109,7 @@ async def test_a_node_that_runs_processes_is_ready_and_not_for_everybody(
         conditions = (await status(admin, stranger)).get("conditions") or ()
         return any(each.get("reason") == "Unschedulable" for each in conditions)
 
-    await until(refused, what="a pod that finds no node")
+    await until(refused, waiting_for="a pod that finds no node")
 
 
 async def _ready(admin: Client, name: str) -> object:
@@ -130,9 +132,9 @@ async def test_a_program_that_ends_is_over_or_tried_again(
         actual = await container(admin, fails)
         return actual.get("restartCount", 0) >= 1 and bool(actual["lastState"])
 
-    await until(succeeded, what="its success")
+    await until(succeeded, waiting_for="its success")
     assert "--cluster-binding-name" in await log(admin, once)
-    await until(failed_twice, what="a second failure")
+    await until(failed_twice, waiting_for="a second failure")
     assert (await container(admin, fails))["lastState"]["terminated"]["exitCode"] == 1
     assert "Could not start syncer" in await log(admin, fails, tailLines="3")
 
@@ -145,16 +147,18 @@ async def test_what_is_not_ours_is_not_run(admin: Client, node: ProcessNode, pla
         state = (await container(admin, key)).get("state") or {}
         return str((state.get("waiting") or {}).get("message") or "")
 
-    message = await until(lambda: refused(foreign), what="a refusal")
+    message = await until(lambda: refused(foreign), waiting_for="a refusal")
     assert message == "only kubeocean/kubeocean is run here, not busybox:1"
-    assert "not /bin/sh -c id" in await until(lambda: refused(shell), what="a refusal")
+    assert "not /bin/sh -c id" in await until(lambda: refused(shell), waiting_for="a refusal")
     elsewhere = f"pods-{uuid.uuid4().hex[:8]}"
     await admin.create(NAMESPACES, {"metadata": {"name": elsewhere}})
     stranger = await make(admin, elsewhere, "syncer")
-    assert "only pods of namespace" in await until(lambda: refused(stranger), what="a refusal")
+    assert "only pods of namespace" in await until(
+        lambda: refused(stranger), waiting_for="a refusal"
+    )
     for key in (foreign, shell, stranger):
         await admin.delete(PODS, key.name, key.namespace, uid=None)
-        await until(lambda key=key: _gone(admin, key), what="its end")
+        await until(lambda key=key: _gone(admin, key), waiting_for="its end")
 
 
 async def _gone(admin: Client, key: Key) -> bool:
@@ -179,7 +183,7 @@ async def test_a_mounted_config_map_is_followed(
         state = (await container(admin, key)).get("state") or {}
         return "volumes do not exist yet: files" in str(state.get("waiting"))
 
-    await until(waits, what="a word about the volume")
+    await until(waits, waiting_for="a word about the volume")
     body = {"metadata": {"name": "late"}, "data": {"a": "1", "b": "2"}}
     await admin.create(CONFIG_MAPS, body, namespace=place)
 
@@ -189,10 +193,10 @@ async def test_a_mounted_config_map_is_followed(
         shown = root.iterdir() if root.exists() else ()
         return {each.name: each.read_text() for each in shown if each.name[:2] != ".."}
 
-    await until(lambda: content() == {"a": "1", "b": "2"}, what="the files")
+    await until(lambda: content() == {"a": "1", "b": "2"}, waiting_for="the files")
     change = MergePatch({"data": {"a": "3", "b": None}})
     await admin.patch(CONFIG_MAPS, "late", change, place)
-    await until(lambda: content() == {"a": "3"}, what="the new files")
+    await until(lambda: content() == {"a": "3"}, waiting_for="the new files")
 
 
 async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
@@ -206,12 +210,12 @@ async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
         await Join(JoinRequest(name="one"), computing_api, worker_api, access).run()
     await admin.create(DEPLOYMENTS, _syncer("one"))
     where = DEFAULT.system_namespace
-    first = await until(lambda: _ready_pod(admin, where), what="a Ready syncer")
+    first = await until(lambda: _ready_pod(admin, where), waiting_for="a Ready syncer")
     assert first.status.pod_ip.startswith("127.")
     (line,) = (words for words in processes(node).values() if "cluster-binding-name=one" in words)
     assert f"--health-probe-bind-address={first.status.pod_ip}:8081" in line
     assert "Started service" in await log(admin, first.key)
-    # What it reads the computing cluster with is its own account's token, of this very pod.
+    # The pod reads the computing cluster with the token of its own account, bound to this pod.
     run = node.pod(first.key)
     assert run is not None
     own = connect(run.directory / "kubeconfig")
@@ -233,12 +237,12 @@ async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
         actual = await container(admin, first.key)
         return actual["restartCount"] == 1 and bool(actual["ready"])
 
-    await until(again, what="another run")
+    await until(again, waiting_for="another run")
     assert (await container(admin, first.key))["lastState"]["terminated"]["signal"] == 9
 
     await admin.delete(DEPLOYMENTS, "kubeocean-syncer-one", where, uid=None)
-    await until(lambda: _gone(admin, first.key), what="the end of the syncer")
-    await until(lambda: not run.directory.exists(), what="the end of its files")
+    await until(lambda: _gone(admin, first.key), waiting_for="the end of the syncer")
+    await until(lambda: not run.directory.exists(), waiting_for="the end of its files")
     assert not any("cluster-binding-name=one" in words for words in processes(node).values())
 
 
@@ -249,18 +253,18 @@ async def test_pods_outlive_their_node(hub: Cluster, admin: Client, place: str) 
         key = await make(admin, place, "syncer", "--cluster-binding-name=nobody", **chosen)
         going = await make(admin, place, "syncer", "--cluster-binding-name=nobody", **chosen)
         for each in (key, going):
-            await until(lambda each=each: _tried(admin, each), what="a first run")
+            await until(lambda each=each: _tried(admin, each), waiting_for="a first run")
     before = await status(admin, key)
     await admin.delete(PODS, going.name, going.namespace, uid=None)
     assert not await _gone(admin, going)
     async with running_node(ProcessNode(hub, name="second")):
-        await until(lambda: _gone(admin, going), what="the end of the one that was deleted")
+        await until(lambda: _gone(admin, going), waiting_for="the end of the one that was deleted")
 
         async def ran_again() -> bool:
             actual = await container(admin, key)
             return bool(actual["restartCount"] > before["containerStatuses"][0]["restartCount"])
 
-        await until(ran_again, what="another run")
+        await until(ran_again, waiting_for="another run")
         assert (await status(admin, key))["podIP"] == before["podIP"]
         await admin.delete(PODS, key.name, key.namespace, uid=None, grace_s=0)
     await admin.delete(NODES, "second", uid=None)
@@ -287,17 +291,13 @@ def _applier(cluster: Cluster, stack: AsyncExitStack) -> Applier:
 
 
 def _syncer(binding: str) -> Json:
-    """The template, filled in."""
-    import json
-
-    written = json.dumps(syncer_deployment(Values(replicas=1, tolerations=(TAINT,))))
-    name = f"kubeocean-syncer-{binding}"
-    for mark, value in (
-        ("ClusterBindingName", binding),
-        ("DeploymentName", name),
-        ("ServiceAccountName", "kubeocean-syncer"),
-        ("SyncerNamespace", DEFAULT.system_namespace),
-    ):
-        written = written.replace(f"{{{{.{mark}}}}}", value)
-    actual: Json = json.loads(written)
-    return actual
+    """Return the rendered template of the syncer."""
+    template = json.dumps(syncer_deployment(Values(replicas=1, tolerations=(TAINT,))))
+    values = {
+        "ClusterBindingName": binding,
+        "DeploymentName": f"kubeocean-syncer-{binding}",
+        "ServiceAccountName": "kubeocean-syncer",
+        "SyncerNamespace": DEFAULT.system_namespace,
+    }
+    rendered: Json = json.loads(Template(template, source="deployment").render(values))
+    return rendered

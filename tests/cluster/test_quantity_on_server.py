@@ -1,4 +1,4 @@
-"""Quantities: what a real API server makes of thousands of texts is what we make of them."""
+"""Quantities: thousands of texts have the same value for a real API server and for us."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from hypothesis import strategies as st
 
 from kubeocean.errors import BadRequest, ConfigError, NotFound
-from kubeocean.runtime.client import Client
-from kubeocean.runtime.objects import Json
+from kubeocean.leasing.requests import COUNTED_PODS, requests_of
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.kinds import PODS, Untyped
+from kubeocean.runtime.objects import Json, Resource
 from kubeocean.runtime.quantity import Format, Quantity
 from support.examples import draw_many
-from support.quantity_strategies import SCALES, Written, quantities
+from support.pod_env import make_namespace
+from support.quantity_strategies import SCALES, Written, quantities, stored_quantities
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PER_DEVICE, PER_SLICE = 32, 32 * 128  # the limits of a ResourceSlice
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Untyped)
 COUNT = 600
+PODS_DRAWN = 40
+LARGEST_EXPONENT = 20_000  # a server computes the whole number
 LAST_SUFFIX = SCALES["E"] * 1000  # from here on a server forgets the suffix (`1000E` becomes `1`)
 
 CORNERS: list[str | int | float] = [
@@ -29,7 +36,7 @@ CORNERS: list[str | int | float] = [
 
 
 def slice_of(values: Sequence[str | int | float]) -> Json:
-    """The object that holds any quantity without a second thought about its size or sign."""
+    """Return an object that can store quantities of any size and sign."""
     capacity = [{"value": value} for value in values]
     chunks = [capacity[at : at + PER_DEVICE] for at in range(0, len(capacity), PER_DEVICE)]
     return {
@@ -69,7 +76,7 @@ async def stored(client: Client, values: Sequence[str | int | float]) -> list[st
 
 
 def written_to_storage(quantity: Quantity) -> str:
-    """A server prints what it stores, reads that back and prints it again."""
+    """Return the text that a server stores: it prints the quantity, parses and prints it again."""
     return str(Quantity.parse(str(quantity)))
 
 
@@ -120,6 +127,60 @@ async def test_lists_of_resources_are_rounded_up_to_millis(client: Client, names
     assert {n: printed[n] for n in names} == {
         n: rounded(w) for n, w in zip(names, drawn, strict=True)
     }
+
+
+def pod_requesting(name: str, amounts: Sequence[str]) -> Json:
+    """Return a pod whose container and init container request these amounts of CPU and memory."""
+    one, two = (
+        {"requests": dict(zip(("cpu", "memory"), pair, strict=True))}
+        for pair in (amounts[:2], amounts[2:])
+    )
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [{"name": "c", "image": "none", "resources": one}],
+            "initContainers": [{"name": "i", "image": "none", "resources": two}],
+            "automountServiceAccountToken": False,
+        },
+    }
+
+
+def amounts_in(pod: Json) -> list[str]:
+    spec = pod["spec"]
+    requests = [spec[key][0]["resources"]["requests"] for key in ("containers", "initContainers")]
+    return [each[resource] for each in requests for resource in ("cpu", "memory")]
+
+
+async def test_any_request_that_a_server_stores_is_counted_as_a_quota_counts_it(
+    client: Client, namespace: str
+) -> None:
+    """The API server itself adds the requests of new pods to the status of a ResourceQuota."""
+    await make_namespace(client, namespace)
+    none = {"requests.cpu": "0", "requests.memory": "0"}
+    status = {"status": {"hard": dict.fromkeys(none, f"1e{2 * LARGEST_EXPONENT}"), "used": none}}
+    body = {"metadata": {"name": "counting"}, "spec": {"hard": status["status"]["hard"]}}
+    await client.create(QUOTAS, body, namespace=namespace)
+    one = stored_quantities(largest_exponent=LARGEST_EXPONENT)
+    corners = [tuple(each for _ in range(4)) for each in ("0", "1e5000", "1e-5000", "1000E", "8Ei")]
+    drawn = [*corners, *draw_many(st.tuples(one, one, one, one), PODS_DRAWN, seeded=4)]
+    differences, created = [], 0
+    for n, written in enumerate(drawn):
+        pod = pod_requesting(f"p{n}", [text.removeprefix("-") for text in written])
+        tried = await client.create(PODS, pod, namespace=namespace, dry_run=True, keep_raw=True)
+        # A server may print another amount than it was given, and then keeps to what it printed.
+        pod = pod_requesting(f"p{n}", amounts_in(tried.content()))
+        await client.patch(QUOTAS, "counting", MergePatch(status), namespace, subresource="status")
+        await client.create(PODS, pod, namespace=namespace)
+        created += 1
+        counted = requests_of(await client.get(COUNTED_PODS, f"p{n}", namespace))
+        quota = await client.get(QUOTAS, "counting", namespace, keep_raw=True)
+        used = quota.content()["status"]["used"]
+        for resource in ("cpu", "memory"):
+            ours = counted.get(resource, Quantity.whole(0)).nano
+            if ours != Quantity.stored(used[f"requests.{resource}"]).nano:
+                differences.append((written, resource, used, str(counted.get(resource))))
+    assert not differences
+    assert created > PODS_DRAWN
 
 
 def test_the_corners_have_every_format() -> None:

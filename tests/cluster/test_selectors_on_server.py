@@ -20,7 +20,7 @@ from support.wait import until
 
 
 async def labelled(client: Client, namespace: str, count: int) -> dict[str, dict[str, str]]:
-    """ConfigMaps with drawn labels, by name."""
+    """Create ConfigMaps with drawn labels; return them by name."""
     carried = {f"c{n}": each for n, each in enumerate(draw_many(labels(), count))}
     for name, each in carried.items():
         body = {"metadata": {"name": name, "labels": each}}
@@ -155,7 +155,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def daemons(name: str, terms: list[Json]) -> Json:
-    """A DaemonSet: its controller makes one pod for each node that the selector matches."""
+    """Return a DaemonSet: its controller makes one pod for each node that the selector matches."""
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
     return {
         "metadata": {"name": name},
@@ -173,7 +173,8 @@ def daemons(name: str, terms: list[Json]) -> Json:
 
 
 def chosen_node(pod: Json) -> str:
-    """The node that a daemon's pod is made for; it stays unscheduled, for there is no scheduler."""
+    """Return the node that a DaemonSet's pod is created for; without a scheduler the pod stays
+    unscheduled."""
     required = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]
     [name] = {t["matchFields"][0]["values"][0] for t in required["nodeSelectorTerms"]}
     return str(name)
@@ -208,6 +209,6 @@ async def test_kubernetes_selects_nodes_as_we_do(
             assert theirs == ours
             return True
 
-        await until(all_settled, what="daemons on the nodes that we would choose")
+        await until(all_settled, waiting_for="daemons on the nodes that we would choose")
     finally:
         await client.close()

@@ -1,7 +1,7 @@
-"""Credentials, servers and ways that change, on real kube-apiservers.
+"""Changes of credentials, servers and proxies, on real kube-apiservers.
 
-The clock of the clients under test stands still unless a test moves it, so that nothing is read
-again by chance: a request either meets the old credentials or it is the test that let time pass.
+The clock of the clients under test stands still unless a test advances it, so that no file is read
+again by chance: a request uses the old credentials until the test has let time pass.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from support.faults import Faults, watches
 from support.servers import Server, connections_to, echo, head_of, proxying, serving
 from support.wait import until
 
-LOOK_S = 11.0  # a little more than the time between two looks at files
+LOOK_S = 11.0  # a little more than the time between two reads of files
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
@@ -60,7 +60,7 @@ async def name_of(client: Client) -> str:
 
 
 def reach(cluster: Cluster, **more: object) -> dict[str, object]:
-    """The part of a kubeconfig that says where the cluster is."""
+    """Return the part of a kubeconfig that says where the cluster is."""
     authority = encoded(cluster.authority.certificate)
     return {"server": cluster.server, "certificate-authority-data": authority} | more
 
@@ -138,7 +138,7 @@ async def connecting() -> AsyncIterator[Connecting]:
 
 
 class Robot:
-    """A service account whose tokens stand in a file, each bound to a Secret: that is its life."""
+    """A service account whose tokens are in a file; each is valid as long as its Secret exists."""
 
     def __init__(self, cluster: Cluster, admin: Client, namespace: str, where: Path) -> None:
         self.cluster, self.admin, self.namespace = cluster, admin, namespace
@@ -167,7 +167,7 @@ class Robot:
         return token
 
     async def revoke(self, token: str) -> None:
-        """Return when the server does not take it any more; it remembers for some seconds."""
+        """Return when the server refuses the token, which it caches for some seconds."""
         await self.admin.delete(SECRETS, self._bound[token], self.namespace, uid=None)
         access = Access(
             self.cluster.server, ca=self.cluster.authority.certificate, token=Secret(token)
@@ -199,7 +199,7 @@ async def rejections(admin: Client) -> int:
     return sum(map(int, counts))
 
 
-async def test_whoever_meets_a_revoked_token_asks_again_with_the_one_in_the_file(
+async def test_a_request_with_a_revoked_token_is_repeated_with_the_token_in_the_file(
     client: Client, namespace: str, robot: Robot, connecting: Connecting
 ) -> None:
     faults, metrics = Faults(), Metrics()
@@ -224,13 +224,13 @@ async def test_whoever_meets_a_revoked_token_asks_again_with_the_one_in_the_file
         assert await name_of(rotating) == robot.user
         assert await rejections(client) - before == 2
 
-        # Many at a time, each of which met it.
+        # Many requests at a time, each of which got the answer 401.
         before = await rejections(client)
         names = await asyncio.gather(*(name_of(fifty) for _ in range(50)))
         assert set(names) == {robot.user}
         assert await rejections(client) - before == 50
 
-        # A watch that runs is not disturbed; one that begins does not notice.
+        # A running watch is not interrupted, and a new watch is not refused.
         await make(client, "later", namespace)
         await until(lambda: shown(informer) == {"later"})
         assert restarts(metrics) == 0
@@ -284,12 +284,12 @@ async def test_a_new_certificate_makes_another_user_and_half_of_one_makes_none(
         await clock.advance(LOOK_S)
         assert await name_of(reloading) == "bob"
 
-        # The watch goes on as alice, for she may still see it.
+        # The watch continues as alice, who still has the right to it.
         await make(client, "during", namespace)
         await until(lambda: shown(informer) == {"during"})
         assert restarts(metrics) == 0
 
-        # Begun anew it is bob's, and the last connection of alice is gone.
+        # After a restart the watch is bob's, and the last connection of alice is closed.
         mark = cluster.audit.mark()
         faults.cut()
         await make(client, "after", namespace)
@@ -337,7 +337,7 @@ async def test_another_server_is_listed_anew_whatever_its_versions_are(
     faults, metrics, clock = Faults(), Metrics(), VirtualClock()
     busy, lonely = (connecting(path, wrap=faults.wrap, clock=clock) for _ in range(2))
     cut = Informer(busy, CONFIG_MAPS, labels="app", metrics=metrics)
-    # Nobody else uses this one's connections: it notices when it begins anew.
+    # No other client uses this connection: the other server is noticed when the watch starts again.
     left_alone = Informer(lonely, CONFIG_MAPS, labels="app")
     async with running(cut, left_alone):
         await cut.synced()
@@ -349,7 +349,8 @@ async def test_another_server_is_listed_anew_whatever_its_versions_are(
             before = restarts(metrics)
             assert (await busy.get(NAMESPACES, "default")).uid
             await until(lambda name=existing.name: shown(cut) == {f"of-{name}"})
-            assert restarts(metrics) - before <= 2  # cut, and what it knew was void
+            # for the cut, and for a version of the other server
+            assert restarts(metrics) - before <= 2
 
             faults.cut()
             await until(lambda name=existing.name: shown(left_alone) == {f"of-{name}"})
@@ -433,7 +434,9 @@ async def test_plain_http_to_a_tls_port_is_said_to_be_that(
             await upgrade(client)
 
 
-async def test_a_user_without_credentials_is_nobody(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_user_without_credentials_is_not_authenticated(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     async with connected(tmp_path, {}, reach(cluster)) as client:
         for attempt in (client.get(NAMESPACES, "default"), upgrade(client)):
             with pytest.raises((Unauthorized, Forbidden)):
@@ -546,7 +549,7 @@ async def test_an_upgrade_that_is_refused_is_a_typed_error(
         key = {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version": "13"}
         query = [("command", "ls"), ("stdout", "true")]
         path = PODS.path(namespace, "p", "exec")
-        # It has no node, so there is no kubelet to ask.
+        # The pod has no node, so there is no kubelet to connect to.
         with pytest.raises((BadRequest, InternalError)) as refused:
             async with client.upgrade(method, path, protocol=protocol, query=query, headers=key):
                 raise AssertionError("the pod does not run")
@@ -559,7 +562,7 @@ async def test_an_upgrade_that_is_refused_is_a_typed_error(
     await stranger.close()
 
 
-# --- what is not there any more
+# --- closed clients, and servers and kinds that do not exist
 
 
 async def test_a_closed_client_says_so(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""`kubeocean up`, as a newcomer sees it: the product at work, and every word of it true."""
+"""`kubeocean up`: the product runs, and every statement of its output is true."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OF_FLEETS = {ANNOTATION_AGENT_VERSION, ANNOTATION_WORK_FINALIZER}
 @pytest.fixture
 async def home(tmp_path: Path, assets: Assets) -> AsyncIterator[Home]:
     home = Home(tmp_path / "home")
-    # Commands are called as they are printed, and our own may not be in the PATH of whoever tests.
+    # Commands are called as they are printed, and ours may not be in the PATH of the test.
     bins = f"{Path(sys.executable).parent}:{assets.path('kubectl').parent}"
     home.environ["PATH"] = f"{bins}:{os.environ['PATH']}"
     yield home
@@ -55,7 +55,7 @@ async def _ready_nodes(client: Client) -> set[str]:
 
 
 def _printed(out: str) -> list[str]:
-    """The commands that `up` recommends."""
+    """Return the commands that `up` recommends."""
     lines = out.partition("\nTry:\n")[2].splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
 
@@ -102,7 +102,8 @@ async def test_a_whole_ocean_has_the_labels_and_names_of_another_domain(home: Ho
         }
         leases = {lease.name for lease in (await computing.list(LEASES, "tapestry-system")).items}
         assert {"tapestry-manager-leader", "tapestry-syncer-worker-1"} <= leases
-        # The API server asks the proxier, and that the worker, whose simulated node has no kubelet.
+        # The API server calls the proxier, which calls the worker; its simulated node has no
+        # kubelet.
         pods = (await computing.list(PODS, "default")).items
         page = f"/api/v1/namespaces/default/pods/{pods[0].name}/log"
         with pytest.raises(ApiError, match="containerLogs/tapestry-worker/sample-"):
@@ -124,7 +125,7 @@ async def test_a_whole_ocean_has_the_labels_and_names_of_another_domain(home: Ho
 
 
 async def _check_no_other_domain(*clients: Client) -> None:
-    """Keys, names and finalizers of no object are those of the default domain."""
+    """Check that no object has keys, names or finalizers of the default domain."""
     for client in clients:
         for kind in await Discovery(client).resources():
             if "list" not in kind.verbs:
@@ -174,7 +175,7 @@ async def _check_commands(out: str, home: Home, *, node: str = "vnode-worker-2-s
 
 
 async def _check_fleet(home: Home, computing: Client) -> None:
-    """The workers are members, and what is placed from the hub arrives in one of them."""
+    """Check that the workers are members, and that an object is placed in one of them."""
     home.environ["KUBECONFIG"] = (await home.run("kubeconfig")).out.strip()
     clusters = await home.run("fleet", "clusters", "-o", "json")
     states = {
@@ -198,7 +199,7 @@ async def _check_fleet(home: Home, computing: Client) -> None:
         placement = await computing.get(CLUSTER_RESOURCE_PLACEMENTS, "everywhere")
         return placement_view(placement).available == 2
 
-    await until(is_available, within=120, what="the placement on both workers")
+    await until(is_available, within=120, waiting_for="the placement on both workers")
     worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
     try:
         assert (await worker.get(NAMESPACES, "placed")).name == "placed"
@@ -208,12 +209,15 @@ async def _check_fleet(home: Home, computing: Client) -> None:
 
 
 async def _check_kept(home: Home, computing: Client) -> None:
-    """Check that `install` refuses to change a local ocean."""
+    """Check that `install` refuses to change local clusters."""
     kubeconfig = (await home.run("kubeconfig")).out.strip()
     before = await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)
     install = await home.run("install", "--kubeconfig", kubeconfig)
     assert install.code == 2, install.err
-    assert "this is a local ocean, made by kubeocean up: it is installed already" in install.err
+    assert (
+        "this computing cluster was created by kubeocean up, which has installed Kubeocean"
+        in install.err
+    )
     after = await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)
     assert after.metadata.generation == before.metadata.generation
 
@@ -244,7 +248,7 @@ async def _check_again(home: Home, computing: Client) -> None:
 async def _check_join(
     home: Home, assets: Assets, new_cluster: NewCluster, computing: Client
 ) -> None:
-    """A fresh worker, nothing but an administrator's kubeconfig, one command."""
+    """Check that one command with an administrator's kubeconfig joins a new worker."""
     fresh = await new_cluster(name="fresh")
     async with SimulatedNodes(fresh, assets) as nodes:
         await nodes.add(2, prefix="new")
@@ -259,7 +263,7 @@ async def _check_join(
         leave = await home.run("leave", "third", "--kubeconfig", str(fresh.kubeconfig))
         assert leave.code == 0, leave.err
         assert not any(name.startswith("vnode-third") for name in await _ready_nodes(computing))
-        await until(lambda: _no_programs(computing, "third"), what="the end of its programs")
+        await until(lambda: _no_programs(computing, "third"), waiting_for="the end of its programs")
     del home.environ["KUBECONFIG"]
 
 

@@ -1,4 +1,4 @@
-"""Watches that survive what a real kube-apiserver goes through."""
+"""Watches survive restarts, stalls and compactions of a real kube-apiserver."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_compacted_version_is_listed_again(new_cluster: NewCluster) -> N
         for n in range(5):
             await make(client, f"new{n}")
         await compact(cluster)
-        await cluster.restart("kube-apiserver")  # its memory of old versions goes with it
+        await cluster.restart("kube-apiserver")  # its cache of old versions is lost with it
         faults.heal()
         await until(lambda: shown(informer) == {f"new{n}" for n in range(5)}, within=20)
     assert restarts(metrics, cluster, "gone") == 1
@@ -164,10 +164,10 @@ async def test_a_server_without_streaming_lists_is_listed_in_pages(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_a_server_that_stops_talking_is_noticed_and_healed(new_cluster: NewCluster) -> None:
-    """A process stopped for 100 s, and beside it a stream that dies without a word.
+    """A server is stopped for 100 s, and a stream of another server ends without a signal.
 
-    The stopped server keeps its connections open, so that only silence tells. The dead stream is on
-    a server that lives: what it does not deliver must be there within 70 s.
+    The stopped server keeps its connections open, so only silence shows that it is stopped. Changes
+    that the dead stream does not deliver must be in the cache within 70 s.
     """
     stopped, alive = await new_cluster(name="stopped"), await new_cluster(name="alive")
     async with asyncio.TaskGroup() as both:
@@ -218,7 +218,7 @@ async def _lose_a_stream(cluster: Cluster) -> None:
         faults.thaw()
         await until(lambda: shown(informer) == {"before", "unheard"}, within=10)
         assert time.monotonic() - began <= 70
-        # Bookmarks alone keep an idle watch alive.
+        # Bookmarks alone show that an idle watch works.
         await asyncio.sleep(max(0.0, 75 - (time.monotonic() - began)))
         assert restarts(idle_metrics, cluster, "silent") == 0
     await quiet.close()

@@ -89,11 +89,14 @@ async def test_a_busy_binding_gets_more_proxiers_and_syncers(
         await _roll_out(rollout, env)
 
         async def scaled() -> bool:
-            await _roll_out(rollout, env)  # the manager goes on, and must not revert the number
+            # the manager keeps running, and must not revert the number
+            await _roll_out(rollout, env)
             deployments = [await env.deployment(each) for each in COMPONENTS]
             return all(each["status"].get("readyReplicas", 0) == 2 for each in deployments)
 
-        await until(scaled, within=300.0, every=1.0, what=f"the second replica; {server.tail()}")
+        await until(
+            scaled, within=300.0, every=1.0, waiting_for=f"the second replica; {server.tail()}"
+        )
 
         async def used() -> dict[str, int]:
             scalers = await env.client.list(AUTOSCALERS, env.namespace, keep_raw=True)

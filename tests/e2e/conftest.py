@@ -1,8 +1,8 @@
 """Fixtures: a real node that runs real containers.
 
 `real_cluster` is a control plane that checks its kubelets' certificates, `real_node` the first
-node of it; both are shared by these tests. Where real nodes cannot
-run, every test that asks for one is skipped with the reason.
+node of it; both are shared by these tests. Where real nodes cannot run, every test that needs one
+is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def real_cluster(node_assets: Assets, cluster_roots: Path) -> AsyncIterato
 
 @pytest.fixture(scope="package")
 async def real_node(real_cluster: Cluster, node_assets: Assets) -> AsyncIterator[RealNode]:
-    """The shared real node; it looks for changed ConfigMaps more often than others do."""
+    """The shared real node, which reads ConfigMaps more often than kubelets do by default."""
     async with RealNode(
         "node-1",
         real_cluster,
@@ -99,7 +99,7 @@ async def real_namespace(real_client: Client) -> AsyncIterator[str]:
         except NotFound:
             return False
 
-    await until(has_account, what="the default service account")
+    await until(has_account, waiting_for="the default service account")
     yield name
     for pod in (await real_client.list(PODS, name)).items:
         await real_client.delete(PODS, pod.name, name, uid=None, grace_s=0)
@@ -144,7 +144,7 @@ def run_pod(real_node: RealNode, real_client: Client, real_namespace: str) -> Ru
 
 
 async def until_ready(client: Client, namespace: str, name: str) -> Json:
-    """The pod, once its Ready condition is true."""
+    """Return the pod, once its Ready condition is true."""
 
     async def ready_pod() -> Json | None:
         pod = (await client.get(PODS, name, namespace, keep_raw=True)).content()
@@ -153,7 +153,7 @@ async def until_ready(client: Client, namespace: str, name: str) -> Json:
             pod if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions) else None
         )
 
-    ready = await until(ready_pod, what=f"pod {name} to be Ready")
+    ready = await until(ready_pod, waiting_for=f"pod {name} to be Ready")
     assert ready is not None
     return ready
 
@@ -168,7 +168,7 @@ async def proxier_env(
     node_assets: Assets,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ProxierEnv]:
-    """A virtual node above that stands for the shared real node."""
+    """A virtual node of the shared real node."""
     await install_our_kinds(client)
     built = ProxierEnv(
         computing=cluster,

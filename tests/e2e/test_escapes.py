@@ -96,8 +96,10 @@ async def joined(
     with suppress(AlreadyExists):
         await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
     request = JoinRequest(name=name, worker=WorkerValues(namespace=mount), lease=PolicySpec(name))
-    async with applier(cluster) as above, applier(real_cluster) as below:
-        await Join(request, above, below, load_kubeconfig(real_cluster.kubeconfig)).run()
+    async with applier(cluster) as computing_applier, applier(real_cluster) as worker_applier:
+        await Join(
+            request, computing_applier, worker_applier, load_kubeconfig(real_cluster.kubeconfig)
+        ).run()
     level = MergePatch({"spec": {"podPrivileges": {"level": "baseline"}}})
     await client.patch(CLUSTER_BINDINGS, name, level)
     await make_namespace(client, name)

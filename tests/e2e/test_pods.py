@@ -1,4 +1,4 @@
-"""A Deployment above, in real containers below, with everything that it needs."""
+"""A Deployment in the computing cluster runs in real containers of the worker, with all copies."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 from support.binding_env import BindingEnv
 from support.crds import install_our_kinds
+from support.pod_env import make_namespace
 from support.syncer_process import SyncerProcess, syncer
 from support.wait import until
 
@@ -77,7 +78,7 @@ async def syncing(
 
 
 async def prepare(binding_env: BindingEnv, path: Path) -> None:
-    """Objects that the pods refer to."""
+    """Create the objects that the pods refer to."""
     namespace = binding_env.name
     await binding_env.computing_api.create(
         CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"k": "v1"}}, namespace=namespace
@@ -220,7 +221,7 @@ async def test_a_deployment_lives_below_and_is_seen_above(
         assert answer.code == 0, answer.err
         return answer.out.strip()
 
-    # What it refers to is there, under the names that it knows.
+    # The objects that the pod refers to exist under the names in its spec.
     assert await inside("cat /settings/k") == "v1"
     assert await inside("echo $SECRET $WHO $UID $HOSTNAME") == " ".join(
         ("hidden", name, pod["metadata"]["uid"], name)
@@ -229,7 +230,7 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     assert (tmp_path / "first").read_text() == "from-init\n"
     assert (await inside("cat /ticket/ticket")).count(".") == 2
 
-    # It is somebody in the computing cluster.
+    # The token is valid in the computing cluster.
     review = '{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}'
     text = await inside(
         "wget -qO- --no-check-certificate --header 'Content-Type: application/json' "
@@ -325,6 +326,37 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
     await until(ready, within=90)
     pod = await binding_env.computing_api.get(PODS, "bad", binding_env.name)
     await binding_env.computing_api.delete(PODS, "bad", binding_env.name, uid=pod.uid)
+
+
+async def test_the_full_host_name_of_a_pod_has_the_namespace_and_domain_of_the_worker(
+    binding_env: BindingEnv, syncing: SyncerProcess
+) -> None:
+    """As docs/use/pods.md says of `hostname -f`; the host name and subdomain are the pod's own."""
+    namespace = f"{binding_env.name}-home"
+    await make_namespace(binding_env.computing_api, namespace)
+    write = "hostname -f > /dev/termination-log; hostname >> /dev/termination-log"
+    spec: Json = {
+        "hostname": "first",
+        "subdomain": "peers",
+        "restartPolicy": "Never",
+        "nodeSelector": binding_env.label,
+        "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "c", "image": BUSYBOX, "command": ["sh", "-c", write]}],
+    }
+    created = await binding_env.computing_api.create(
+        PODS, {"metadata": {"name": "named"}, "spec": spec}, namespace=namespace
+    )
+
+    async def ended() -> str:
+        pod = await binding_env.computing_api.get(PODS, "named", namespace, keep_raw=True)
+        (shown,) = pod.content()["status"].get("containerStatuses") or [{}]
+        return str(shown.get("state", {}).get("terminated", {}).get("message", ""))
+
+    full, short = (await until(ended, within=90)).split()
+    assert full == f"first.peers.{binding_env.name}.svc.cluster.local"
+    assert short == "first"
+    await binding_env.computing_api.delete(PODS, "named", namespace, uid=created.uid)
 
 
 def _once_there(probe: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:

@@ -100,7 +100,7 @@ async def test_many_connections_go_through_one_port_forward(
     proxier_env: ProxierEnv, web: str, protocol: dict[str, str]
 ) -> None:
     async with proxier_env.talking("port-forward", web, ":8080", environ=protocol) as forward:
-        line = await forward.says("Forwarding from 127.0.0.1:")
+        line = await forward.wait_for_output("Forwarding from 127.0.0.1:")
         url = f"http://127.0.0.1:{line.split(':')[1].split()[0]}/"
 
         async def fetch(session: aiohttp.ClientSession) -> str:
@@ -121,9 +121,9 @@ async def test_attach_relays_input_and_output(
     await proxier_env.run(name, script, stdin=True)
     async with proxier_env.talking("attach", "-i", name, environ=protocol) as attached:
         attached.write(b"one\n")
-        await attached.says("got one")
+        await attached.wait_for_output("got one")
         attached.write(b"two\n")
-        await attached.says("got two")
+        await attached.wait_for_output("got two")
 
 
 async def test_exec_with_a_tty_has_a_terminal_of_the_callers_size(
@@ -146,9 +146,9 @@ async def test_a_log_is_followed_across_a_restart(proxier_env: ProxierEnv, web: 
     script = "echo began; while [ ! -f /tmp/end ]; do sleep 0.1; done; echo ended"
     physical = await proxier_env.run("again", script)
     async with proxier_env.talking("logs", "-f", "again") as first:
-        await first.says("began")
+        await first.wait_for_output("began")
         await proxier_env.kubectl("exec", "again", "--", "touch", "/tmp/end")
-        await first.says("ended")
+        await first.wait_for_output("ended")
         await first.ended()
 
     async def restarted() -> bool:
@@ -160,7 +160,7 @@ async def test_a_log_is_followed_across_a_restart(proxier_env: ProxierEnv, web: 
     await until(restarted)
     assert "ended" in (await proxier_env.kubectl("logs", "again", "--previous")).text
     async with proxier_env.talking("logs", "-f", "again") as second:
-        await second.says("began")
+        await second.wait_for_output("began")
 
 
 async def test_each_session_leaves_an_audit_line(

@@ -35,9 +35,9 @@ async def works(proxier_env: ProxierEnv) -> bool:
 
 
 async def answers(talk: Talk) -> None:
-    """A session that was open before goes on to its end."""
+    """Check that a session that was open before continues to its end."""
     talk.write(b"well\n")
-    await talk.says("got well")
+    await talk.wait_for_output("got well")
 
 
 async def test_sessions_work_again_soon_after_a_replica_was_killed(proxier_env: ProxierEnv) -> None:
@@ -75,7 +75,7 @@ def certificate(proxier_env: ProxierEnv, name: str, *, clock: VirtualClock | Non
 
 
 async def certificate_name(proxier_env: ProxierEnv) -> str:
-    """The name on the certificate that a new connection sees."""
+    """Return the name on the certificate of a new connection."""
     authority = (proxier_env.computing.root / "pki" / "ca.crt").read_text()
     context = ssl.create_default_context(cadata=authority)
     _, writer = await asyncio.open_connection("127.0.0.1", proxier_env.port, ssl=context)
@@ -95,7 +95,7 @@ async def test_a_new_certificate_fails_no_session(proxier_env: ProxierEnv, tls_s
         proxier_env.proxier(*flags) as replica,
         proxier_env.talking("exec", "-i", "web", "--", "sh", "-c", ASKS) as talk,
     ):
-        await talk.says("ready")
+        await talk.wait_for_output("ready")
         assert await certificate_name(proxier_env) == "first"
         results: list[bool] = []
 
@@ -107,15 +107,15 @@ async def test_a_new_certificate_fails_no_session(proxier_env: ProxierEnv, tls_s
             group.create_task(run_sessions())
             for name in ("second", "third"):
                 await put(certificate(proxier_env, name))
-                await until(lambda name=name: _is(proxier_env, name), what=name)
+                await until(lambda name=name: _is(proxier_env, name), waiting_for=name)
         assert all(results)
         # A certificate that is not valid yet, or none at all, is not used.
         early = VirtualClock()
         await early.advance(timedelta(days=3650).total_seconds())
         await put(certificate(proxier_env, "future", clock=early))
-        await replica.says("Rejected new serving certificate, kept the old one")
+        await replica.wait_for_output("Rejected new serving certificate, kept the old one")
         await put({"tls.crt": base64.b64encode(b"nonsense").decode()})
-        await replica.says("Could not use new serving certificate")
+        await replica.wait_for_output("Could not use new serving certificate")
         assert await certificate_name(proxier_env) == "third"
         assert await works(proxier_env)
         await answers(talk)
@@ -138,7 +138,8 @@ READS: tuple[Json, ...] = (
 
 
 async def minimal_kubeconfig(proxier_env: ProxierEnv) -> Path:
-    """The kubeconfig of a ServiceAccount with the rights that the proxier needs, and no others."""
+    """Return the kubeconfig of a ServiceAccount with the rights that the proxier needs, and no
+    others."""
     namespace, name = DOMAIN.worker_namespace, proxier_env.name
     kubeconfig = await proxier_env.worker.service_account(namespace, name)
     role: Json = {"metadata": {"name": name}, "rules": list(READS)}
@@ -157,7 +158,7 @@ async def test_new_credentials_for_the_worker_need_no_restart(proxier_env: Proxi
         proxier_env.proxier() as replica,
         proxier_env.talking("exec", "-i", "web", "--", "sh", "-c", ASKS) as talk,
     ):
-        await talk.says("ready")
+        await talk.wait_for_output("ready")
         pid = replica.process.pid
         try:
             await proxier_env.hand_over(proxier_env.worker.user("nobody"))
@@ -192,11 +193,11 @@ async def test_a_shutdown_waits_for_sessions_and_then_cuts_them(proxier_env: Pro
         proxier_env.talking("exec", "-i", "web", "--", "sh", "-c", ASKS) as polite,
         proxier_env.talking("logs", "-f", "web") as endless,
     ):
-        await polite.says("ready")
-        await endless.says("tick")
+        await polite.wait_for_output("ready")
+        await endless.wait_for_output("tick")
         began = time.monotonic()
         stopping = asyncio.create_task(replica.process.stop(within_s=25.0))
-        await until(lambda: closed(proxier_env), what="no more connections to be taken")
+        await until(lambda: closed(proxier_env), waiting_for="no more connections to be taken")
         await answers(polite)
         assert await polite.ended() == 0
         assert not stopping.done()

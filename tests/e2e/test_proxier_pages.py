@@ -49,7 +49,7 @@ class Scene:
         return await _fetch(method, url, self._computing_tls)
 
     async def theirs(self, path: str, *, method: str = "GET") -> tuple[int, str]:
-        """The same page of the worker's kubelet."""
+        """Return the same page of the worker's kubelet."""
         return await _fetch(method, f"{await self.kubelet()}{path}", self._worker_tls)
 
     async def kubelet(self) -> str:
@@ -64,7 +64,7 @@ class Scene:
 
 
 def context_of(cluster: Cluster, directory: Path, name: str) -> ssl.SSLContext:
-    """TLS of an administrator of a cluster, which trusts the cluster's CA."""
+    """Return the TLS context of an administrator, which trusts the cluster's CA."""
     authority = LocalAuthority.load(cluster.root / "pki", "ca")
     authority.issue(Subject("admin", ("system:masters",), client=True)).save(directory, name)
     context = ssl.create_default_context(cadata=authority.certificate.decode())
@@ -85,7 +85,8 @@ async def _fetch(
 
 
 async def joined(proxier_env: ProxierEnv) -> Path:
-    """The kubeconfig of the binding's account in a worker with all objects that `join` creates."""
+    """Return the kubeconfig of the binding's account in a worker with all objects that `join`
+    creates."""
     client = connect(proxier_env.worker.kubeconfig, field_manager=FIELD_MANAGER)
     try:
         await Applier(client, domain=DOMAIN).apply_all(worker_objects(WorkerValues()))
@@ -129,7 +130,7 @@ async def scene(
             text = (await made.theirs("/metrics/resource"))[1]
             return made.physical.name in text and f"{proxier_env.name}-private" in text
 
-        await until(counted, within=60.0, what="the kubelet to count both pods")
+        await until(counted, within=60.0, waiting_for="the kubelet to count both pods")
         yield made
         await proxier_env.worker_api.delete(
             PODS, f"{proxier_env.name}-private", DOMAIN.worker_namespace, uid=None, grace_s=0
@@ -138,7 +139,7 @@ async def scene(
 
 
 def series(text: str, keep: Callable[[dict[str, str]], bool]) -> Series:
-    """Every series of a page, without its values, which change meanwhile."""
+    """Return every series of a page, without its values, which change meanwhile."""
     return frozenset(
         (sample.name, frozenset(sample.labels.items()))
         for family in text_string_to_metric_families(text)
@@ -185,7 +186,7 @@ async def test_metrics_of_a_nodes_own_pods_differ_in_their_names_only(
         assert "private" not in ours
         return bool(shown) or page == "probes"
 
-    await until(same, what=page)
+    await until(same, waiting_for=page)
 
 
 async def test_the_summary_is_the_kubelets_under_virtual_names(scene: Scene) -> None:
@@ -299,7 +300,7 @@ async def test_logs_and_commands_work_without_metrics(proxier_env: ProxierEnv) -
         assert replica.process.running
 
 
-# What kubelets are shown
+# Credentials that kubelets receive
 
 OWN_TOKEN = "Reading kubelet metrics with the binding's own token"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -327,7 +328,7 @@ async def test_the_bindings_own_token_is_not_what_kubelets_are_shown(scene: Scen
 
 
 async def old_kubeconfig(proxier_env: ProxierEnv) -> Path:
-    """The kubeconfig of a worker that was joined before there was an account for metrics."""
+    """Return the kubeconfig of a worker that was joined before there was an account for metrics."""
     namespace, name = DOMAIN.worker_namespace, f"{proxier_env.name}-old"
     kubeconfig = await proxier_env.worker.service_account(namespace, name)
     role: Json = {"metadata": {"name": name}, "rules": list(OLD_RULES)}

@@ -49,7 +49,7 @@ async def ask(
     raw: bytes = b"",
     host: str = "127.0.0.1",
 ) -> int:
-    """The status of the answer; 0 if TLS was refused."""
+    """Return the status of the answer; 0 if TLS was refused."""
     context = tls or anonymous()
     head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: here", *headers, "", ""])
     try:
@@ -64,7 +64,8 @@ async def ask(
 
 
 def anonymous() -> ssl.SSLContext:
-    """TLS of a client without a certificate, which does not verify the server."""
+    """Return the TLS context of a client without a certificate, which does not verify the
+    server."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -72,7 +73,7 @@ def anonymous() -> ssl.SSLContext:
 
 
 def certified(cluster: Cluster, directory: Path, name: str, *groups: str) -> ssl.SSLContext:
-    """TLS of a client with a certificate of the computing cluster's CA."""
+    """Return the TLS context of a client with a certificate of the computing cluster's CA."""
     authority = LocalAuthority.load(cluster.root / "pki", "ca")
     authority.issue(Subject(name, groups, client=True)).save(directory, "caller")
     context = anonymous()
@@ -81,7 +82,7 @@ def certified(cluster: Cluster, directory: Path, name: str, *groups: str) -> ssl
 
 
 async def token(proxier_env: ProxierEnv, name: str, rule: Json) -> str:
-    """The token of a ServiceAccount with this rule only."""
+    """Return the token of a ServiceAccount with this rule only."""
     client, namespace = proxier_env.computing_api, proxier_env.name
     await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
     rbac, unique = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{name}"
@@ -114,7 +115,7 @@ async def leaves_line(proxier: SyncerProcess, before: int, status: int, **fields
 
 
 def outcomes(proxier: SyncerProcess, what: str) -> str:
-    """The outcomes of refused requests of this kind."""
+    """Return the outcomes of refused requests of this kind."""
     lines = proxier.lines("Refused kubelet request")
     return "; ".join(line["outcome"] for line in lines if line["what"] == what)
 
@@ -337,7 +338,7 @@ async def test_secrets_and_commands_are_not_in_the_debug_log(
         ("DELETE", "/pods", (), 405),
         ("POST", EXEC, ("Connection: Upgrade", "Upgrade: h2c"), 400),
         ("POST", EXEC, (), 400),
-        ("GET", "/pods", ("X: " + "a" * 262_144,), 431),
+        ("GET", "/pods", ("X: " + "a" * 1_048_576,), 431),
         ("GET", "/pods", ("Content-Length: 1", "Content-Length: 2"), 400),
     ],
 )

@@ -1,4 +1,4 @@
-"""Real nodes: what a pod on one can do, and that nothing of it outlives us."""
+"""Real nodes: the abilities of a pod there, and no process of a pod outlives the node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 HTTPD = "mkdir /www; echo hello from $HOSTNAME >/www/index.html; exec httpd -f -v -p 8080 -h /www"
 PROBED: Json = {"readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}}
 WAIT = "trap 'exit 0' TERM; sleep 1000 & wait"
-# What a pod's own client does: token and address are those that Kubernetes gives to every pod.
+# The request of a client in a pod, with the token and address that every pod gets.
 ASK = (
     'wget -q -O - --header "Authorization: Bearer $(cat /var/run/secrets/kubernetes.io/'
     'serviceaccount/token)" "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT{path}"'
@@ -126,7 +126,7 @@ class TestPods:
         assert "BEGIN CERTIFICATE" in (await kubectl(*run, f"cat {account}/ca.crt")).out
         requested = ASK.format(path=f"/api/v1/namespaces/{real_namespace}/configmaps/settings")
         assert json.loads((await kubectl(*run, requested)).out)["data"] == {"colour": "blue"}
-        # Another namespace is not its business: the server knows who asks.
+        # The pod may not read another namespace: the server authenticates its account.
         denied = await kubectl(*run, ASK.format(path="/api/v1/namespaces/default/configmaps/x"))
         assert "403" in denied.err
 
@@ -314,9 +314,9 @@ class TestNodes:
         assert {"kubelet", "containerd", "containerd-shim-runc-v2", "sleep", "etcd"} <= {
             process.name for process in traces.processes
         }
-        await until(lambda: traces.left() == [], within=10, what="everything to end")
+        await until(lambda: traces.left() == [], within=10, waiting_for="everything to end")
 
-        # Cgroups are no processes: they stay, empty, until somebody starts the next node.
+        # Cgroups are no processes: empty ones stay until the next node starts.
         async with RealNode("tidy", real_cluster, node_assets):
             assert traces.cgroups_left() == []
         client = real_cluster.client()
@@ -411,28 +411,28 @@ class Traces:
         ]
 
     def cgroups_left(self) -> list[Path]:
-        """The containers' cgroups that are still there."""
+        """Return the containers' cgroups that are still there."""
         return [path for path in self.cgroups if path.exists()]
 
 
 def _pod(name: str, node: str) -> Json:
-    """A pod that needs neither a scheduler nor a service account."""
+    """Return a pod that needs neither a scheduler nor a service account."""
     container = {"name": "main", "image": BUSYBOX, "command": ["sleep", "1000"]}
     return {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
 
 
 async def _started(client: Client, namespace: str, name: str) -> str:
-    """When the pod's container started, once it has."""
+    """Wait until the pod's container has started; return when."""
 
     async def since() -> str:
         pod = (await client.get(PODS, name, namespace, keep_raw=True)).content()
         (container,) = pod["status"].get("containerStatuses") or ({"state": {}},)
         return str(container["state"].get("running", {}).get("startedAt", ""))
 
-    return await until(since, what=f"pod {name} to run")
+    return await until(since, waiting_for=f"pod {name} to run")
 
 
 async def _when(answer: Awaitable[T], holds: Callable[[T], bool]) -> T | None:
-    """The answer, if it is the one waited for."""
+    """Return the answer if `holds` is true for it, else None."""
     got = await answer
     return got if holds(got) else None

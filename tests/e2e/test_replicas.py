@@ -1,8 +1,8 @@
-"""A replica of the proxier goes, and whoever comes afterwards does not notice.
+"""A replica of the proxier stops, and later sessions are not affected.
 
 The whole product is installed in the computing cluster and rolled out from its templates, two of
-each; its pods are real pods, run and probed as processes of this machine. Nobody helps: that a
-replica is gone is found out by the node that it runs on, and the syncer moves the virtual node. The
+each; its pods are real pods, run and probed as processes of this machine. The test takes no part:
+the node of a replica finds out that the replica is gone, and the syncer moves the virtual node. The
 worker has a real kubelet and real containers, and kubectl is the real one. How soon a real kubelet
 would have found out is seen with a container that is probed as the template says.
 """
@@ -49,7 +49,7 @@ from support.wait import PATIENCE_S, until
 RunPod = Callable[..., Awaitable[Json]]
 SYSTEM = DEFAULT.system_namespace
 PROMISED_S = 5.0
-TRY_S = 2.0  # whoever is sent to a replica that hangs waits for nothing
+TRY_S = 2.0  # a session to a replica that hangs does not wait longer
 SAYS = "echo began; while true; do sleep 1; done"
 
 
@@ -70,11 +70,11 @@ class Shore:
             self.left_at[old.name] = time.monotonic()
 
     def ready(self) -> dict[str, ProxierPod]:
-        """The replicas that Kubernetes shows as ready, by address."""
+        """Return the replicas that Kubernetes shows as ready, by address."""
         return {each.address: each for each in self.proxiers.items() if each.ready}
 
     async def pointed_at(self) -> str:
-        """The address that the virtual node of our pod says it is at."""
+        """Return the address in the status of our pod's virtual node."""
         web = await self.admin.get(PODS, "web", self.name, keep_raw=True)
         name = web.content()["spec"]["nodeName"]
         vnode = await self.admin.get(NODES, name, keep_raw=True)
@@ -82,12 +82,12 @@ class Shore:
         return str(next(each["address"] for each in addresses if each["type"] == "InternalIP"))
 
     async def settled(self) -> ProxierPod | None:
-        """The replica that the virtual node points at, once both are ready."""
+        """Return the replica that the virtual node points at, once both are ready."""
         ready = self.ready()
         return ready.get(await self.pointed_at()) if len(ready) == 2 else None
 
     def pid(self, replica: ProxierPod) -> int:
-        """The process that a replica is."""
+        """Return the process that a replica is."""
         run = self.node.pod(replica.key)
         assert run is not None
         (pid,) = (pid for pid, words in processes(self.node).items() if str(run.directory) in words)
@@ -132,7 +132,7 @@ class Shore:
 
 @pytest.fixture(scope="module")
 async def hub(node_assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster]:
-    """A computing cluster that comes to no kubelet without a certificate of its own address."""
+    """A computing cluster whose API server verifies the address in certificates of kubelets."""
     root = cluster_roots / "shore"
     verify = f"--kubelet-certificate-authority={root / 'pki' / 'ca.crt'}"
     async with Cluster(
@@ -142,7 +142,7 @@ async def hub(node_assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster
 
 
 async def install(hub: Cluster, worker: Cluster, name: str) -> None:
-    """The product as anybody gets it, and a worker that lends all it has."""
+    """Install the product with default settings, and let a worker lend all its nodes."""
     joining = JoinRequest(
         name=name, worker=WorkerValues(namespace=name), lease=PolicySpec(cluster=name)
     )
@@ -177,7 +177,9 @@ async def shore(
         async with running_node(node):
             await install(hub, real_cluster, name)
             async with running(proxiers):
-                await until(lambda: len(shore.ready()) == 2, what="two replicas of the proxier")
+                await until(
+                    lambda: len(shore.ready()) == 2, waiting_for="two replicas of the proxier"
+                )
                 await run_web(shore)
                 yield shore
     finally:
@@ -187,7 +189,7 @@ async def shore(
 
 
 async def run_web(shore: Shore) -> None:
-    """A pod that the scheduler sends to the virtual node, once it is seen to run."""
+    """Create a pod, which the scheduler binds to the virtual node, and wait until it runs."""
     await shore.admin.create(NAMESPACES, {"metadata": {"name": shore.name}})
     main: Json = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", SAYS]}
     spec: Json = {
@@ -203,7 +205,7 @@ async def run_web(shore: Shore) -> None:
     async def runs() -> bool:
         return (await shore.admin.get(PODS, "web", shore.name)).status.phase == "Running"
 
-    await until(runs, what="the pod to run")
+    await until(runs, waiting_for="the pod to run")
 
 
 BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
@@ -214,7 +216,9 @@ async def test_new_sessions_work_soon_after_a_replica_is_gone(
     shore: Shore, blow: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A killed replica is noticed by its node at once, a stopped one by its readiness probe."""
-    gone = await until(shore.settled, what="a virtual node at one of two replicas that are ready")
+    gone = await until(
+        shore.settled, waiting_for="a virtual node at one of two replicas that are ready"
+    )
     assert gone is not None
     (other,) = (each for each in shore.ready().values() if each.name != gone.name)
     await until(shore.works)
@@ -227,8 +231,8 @@ async def test_new_sessions_work_soon_after_a_replica_is_gone(
     os.kill(pid, blow)
     began = time.monotonic()
     try:
-        await until(lambda: gone.name in shore.left_at, what="Kubernetes to see it")
-        await until(shore.works, what="a session to work")
+        await until(lambda: gone.name in shore.left_at, waiting_for="Kubernetes to see it")
+        await until(shore.works, waiting_for="a session to work")
         worked = time.monotonic()
         assert await shore.pointed_at() == other.address
         # The metric is written at the end, a moment later.
@@ -269,7 +273,9 @@ async def test_a_kubelet_soon_shows_that_a_replica_is_gone(
         os.kill(pid, blow)
         began = time.monotonic()
         try:
-            await until(lambda: not any(pod.ready for pod in pods.items()), what="the kubelet")
+            await until(
+                lambda: not any(pod.ready for pod in pods.items()), waiting_for="the kubelet"
+            )
             seen = time.monotonic() - began
         finally:
             with suppress(ProcessLookupError):
@@ -281,7 +287,7 @@ async def test_a_kubelet_soon_shows_that_a_replica_is_gone(
 
 
 def pids(word: str) -> list[int]:
-    """The programs, not shells, that were called with it as a word of its own."""
+    """Return the processes, except shells, that have `word` as an argument."""
     actual = []
     for entry in os.scandir("/proc"):
         with suppress(OSError):

@@ -89,7 +89,7 @@ class Attempt:
             assert text in reason, reason
             return True
 
-        await until(is_refused, what=text)
+        await until(is_refused, waiting_for=text)
 
 
 @dataclass
@@ -154,7 +154,7 @@ class AdmissionEnv:
         async with fleet_process(
             "hub", name, *flags, kubeconfig=self.env.hub_account, directory=self.directory
         ) as process:
-            await until(process.is_ready, what=f"{name} is ready")
+            await until(process.is_ready, waiting_for=f"{name} is ready")
             yield process
             await process.process.stop()
 

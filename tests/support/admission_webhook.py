@@ -1,4 +1,4 @@
-"""An admission webhook of a test's own: a real server that says no, changes pods, or is silent."""
+"""An admission webhook for tests: a real server that denies or changes pods, or does not answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def guarding(
     directory: Path,
     mutating: bool = False,
 ) -> AsyncIterator[Webhook]:
-    """The webhook is asked about everything of that kind that is made in the namespace."""
+    """Register the webhook for creates of that kind in the namespace."""
     configurations = _MUTATING if mutating else _VALIDATING
     webhook, authority, port = Webhook(), LocalAuthority.create("webhooks"), unused()
     authority.issue(Subject("webhook", (), ("127.0.0.1",), server=True)).save(directory, namespace)

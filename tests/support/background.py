@@ -1,4 +1,4 @@
-"""Running things beside a test, which fails when they do."""
+"""Runs parts in the background of a test, which fails when they fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Runs(Protocol):
 
 @asynccontextmanager
 async def running(*parts: _Runs) -> AsyncIterator[None]:
-    """Run the parts until the block ends; what one of them raises ends the block, too."""
+    """Run the parts until the block ends; an exception of a part ends the block, too."""
     tasks = [asyncio.create_task(part.run()) for part in parts]
     try:
         yield

@@ -124,7 +124,7 @@ class BindingEnv:
         )
         return sorted(listing.items, key=lambda node: node.name)
 
-    async def guest(self, namespace: str, name: str, node: str, **spec: object) -> Pod:
+    async def create_bound_pod(self, namespace: str, name: str, node: str, **spec: object) -> Pod:
         """Create a pod that is bound to a virtual node and has the status of a running one."""
         body = {
             "metadata": {"name": name, "labels": {"app": name}},
@@ -196,7 +196,8 @@ class BindingEnv:
         mount: str = "",
         given: Given | None = None,
     ) -> AsyncIterator[Syncer]:
-        """Run a syncer; it runs pods if it has a namespace (`mount`) and endpoints (`given`)."""
+        """Run a syncer, which runs pods if `mount` (a namespace) and `given` (endpoints) are
+        set."""
         async with crossing(
             self,
             computing_api=computing_api,

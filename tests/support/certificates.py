@@ -58,7 +58,7 @@ def issue(
     san: str = "",
     secret: PrivateKey | None = None,
 ) -> Identity:
-    """A new identity, signed by `issuer` or by itself."""
+    """Return a new identity, signed by `issuer` or by itself."""
     secret = secret or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -81,7 +81,7 @@ def issue(
 
 @cache
 def identity(name: str = "someone") -> Identity:
-    """A self-signed identity, the same one each time."""
+    """Return a self-signed identity, the same one each time."""
     return issue(name, authority=True)
 
 
@@ -94,7 +94,7 @@ def kubeconfig(
     cluster: Mapping[str, object] | None = None,
     context: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """A document with the context `here`, which is the current one."""
+    """Return a kubeconfig with the current context `here`."""
     server = {"server": "https://api.example:6443"}
     here = {"cluster": "sea", "user": "admin"}
     return {
@@ -108,6 +108,6 @@ def kubeconfig(
 
 
 def write(path: Path, document: object) -> Path:
-    """The path, once the document stands there as YAML."""
+    """Write the document as YAML; return the path."""
     path.write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
     return path

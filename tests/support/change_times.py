@@ -46,7 +46,7 @@ _MOVING = "observationTime"
 class Measured:
     """How long a change took, and how many runnable threads each processor had meanwhile."""
 
-    what: str
+    name: str
     seconds: float
     limit_s: float
     load: float
@@ -56,7 +56,7 @@ class Measured:
         return self.seconds > self.limit_s * max(1.0, self.load)
 
     def __str__(self) -> str:
-        return f"{self.what:48} {self.seconds:6.2f} s of {self.limit_s:2g} s, load {self.load:.1f}"
+        return f"{self.name:48} {self.seconds:6.2f} s of {self.limit_s:2g} s, load {self.load:.1f}"
 
 
 class ChangeTimes:
@@ -87,7 +87,7 @@ class ChangeTimes:
 
     async def measure(
         self,
-        what: str,
+        name: str,
         placement: Key,
         change: Callable[[], Awaitable[Any]],
         is_shown: Callable[[Placement | None], Awaitable[None]],
@@ -102,10 +102,10 @@ class ChangeTimes:
             await is_shown(self._placements.get(placement))
             return True
 
-        await until(shown, within=_PATIENCE_S, every=_POLL_S, what=what)
+        await until(shown, within=_PATIENCE_S, every=_POLL_S, waiting_for=name)
         ended = time.monotonic()
         loads = [load for at, load in self._loads if at >= began] or [0.0]
-        self.measured.append(Measured(what, ended - began, limit_s, fmean(loads)))
+        self.measured.append(Measured(name, ended - began, limit_s, fmean(loads)))
 
     async def stays(
         self,
@@ -113,7 +113,7 @@ class ChangeTimes:
         is_shown: Callable[[Placement | None], Awaitable[None]],
         read: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Check for a while that neither the status nor what `read` returns changes."""
+        """Check for a while that neither the status nor the result of `read` changes."""
         statuses = self._statuses[placement]
         count, before = len(statuses), await read()
         await asyncio.sleep(STABLE_S)
@@ -122,10 +122,10 @@ class ChangeTimes:
         await is_shown(self._placements.get(placement))
 
     def check(self) -> None:
-        """Print all times, and fail if one is above its limit."""
+        """Print all times, and fail if one exceeds its limit."""
         table = "\n".join(map(str, self.measured))
         print(table)
-        late = [each.what for each in self.measured if each.is_late]
+        late = [each.name for each in self.measured if each.is_late]
         assert not late, f"late: {', '.join(late)}\n{table}"
 
 

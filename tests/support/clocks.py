@@ -21,7 +21,7 @@ class SetClock(RealClock):
         return datetime.now(UTC) + self.offset
 
     def bring_edge(self, in_s: float) -> datetime:
-        """Set the clock so that a minute begins so many seconds from now; that minute."""
+        """Set the clock so that a minute begins in `in_s` seconds; return that minute."""
         now = datetime.now(UTC)
         edge = (now + timedelta(seconds=in_s) + _MINUTE).replace(second=0, microsecond=0)
         self.offset = edge - now - timedelta(seconds=in_s)

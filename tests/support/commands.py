@@ -32,8 +32,8 @@ class Running:
         self._process = process
         self.output = ""
 
-    async def says(self, text: str) -> None:
-        """Wait until it has printed `text`, on stdout or stderr."""
+    async def wait_for_output(self, text: str) -> None:
+        """Wait until the command has printed `text`, on stdout or stderr."""
         assert self._process.stdout is not None
         while text not in self.output:
             chunk = await self._process.stdout.read(4096)
@@ -68,9 +68,12 @@ class Home:
 
     async def run(self, *words: str, wrapper: tuple[str, ...] = ()) -> Result:
         """Run it to its end."""
+        return await self.run_as(*wrapper, sys.executable, "-m", "kubeocean", *words)
+
+    async def run_as(self, *words: str) -> Result:
+        """Run a program that plays `kubeocean` to its end."""
         process = await asyncio.create_subprocess_exec(
-            *wrapper,
-            *(sys.executable, "-m", "kubeocean", *words),
+            *words,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -81,7 +84,7 @@ class Home:
 
     @asynccontextmanager
     async def running(self, *words: str) -> AsyncIterator[Running]:
-        """Run it beside the test."""
+        """Run a `kubeocean` command in the background of the test."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kubeocean", *words),
             stdin=asyncio.subprocess.DEVNULL,
@@ -98,7 +101,7 @@ class Home:
                 await running.ended()
 
     def processes(self) -> dict[int, str]:
-        """The command lines of all processes that have anything to do with this home."""
+        """Return the command lines of all processes that have anything to do with this home."""
         mark = os.fsencode(self.root)
         actual: dict[int, str] = {}
         for entry in os.scandir("/proc"):

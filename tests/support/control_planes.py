@@ -1,4 +1,4 @@
-"""Control planes that tests share: an API server with its etcd, and nobody who controls."""
+"""Control planes that tests share: an API server with its etcd, and no controllers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def plane(
     components: tuple[str, ...] = SERVERS,
     **options: Any,
 ) -> AsyncIterator[Cluster]:
-    """A control plane until the block ends; it knows `ours`, our kinds, and has simulated nodes."""
+    """Run a control plane with the definitions `ours` and simulated nodes until the block ends."""
     async with AsyncExitStack() as stack:
         root = roots / f"{uuid.uuid4().hex[:6]}-{name}"
         made = Cluster(name, root, assets, components=components, ephemeral=True, **options)

@@ -28,7 +28,7 @@ from support.faults import Crashed, Faults
 from support.syncer_context import crossing
 from support.wait import until
 
-__all__ = ["ControllerEnv", "Crash", "quiet"]
+__all__ = ["QUIET_S", "REST_S", "ControllerEnv", "Crash", "quiet"]
 
 QUIET_S = 2.5  # longer than a controller waits before any regular write
 REST_S = 1.0  # longer than a write takes to show in a watch
@@ -116,7 +116,7 @@ class ControllerEnv:
         worker_api: Faults | None = None,
         clock: Clock | None = None,
     ) -> AbstractAsyncContextManager[Clusters]:
-        """Return the clusters as a syncer of this binding sees them."""
+        """Return the `Clusters` of a syncer of this binding."""
         return crossing(
             self,
             computing_api=computing_api and computing_api.wrap,
@@ -167,7 +167,7 @@ class Crash(asyncio.Event):
 async def quiet(*plans: Faults) -> None:
     """Wait until all writes are done, and check that none follows."""
     before = await _at_rest(plans)
-    await asyncio.sleep(QUIET_S)  # the passing of time is what is tested
+    await asyncio.sleep(QUIET_S)  # the test needs this time to pass
     assert [_sent(plan) for plan in plans] == before, plans[0].requests[-5:]
 
 
@@ -184,5 +184,5 @@ async def _at_rest(plans: Sequence[Faults]) -> list[int]:
 
 
 def _sent(plan: Faults) -> int:
-    # Not `plan.writes`: that counts answers, and the last one may be outstanding.
+    # Not `plan.writes`, which counts answers: the last answer may be outstanding.
     return sum(request.writes for request in plan.requests)

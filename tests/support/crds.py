@@ -17,11 +17,12 @@ from support.wait import until
 
 __all__ = ["install_our_kinds"]
 
-_served: WeakSet[Client] = WeakSet()  # those whose server was asked
+_served: WeakSet[Client] = WeakSet()  # clusters that have the definitions
 
 
 async def install_our_kinds(client: Client) -> None:
-    """Make the server know our kinds, and wait until it serves them; again costs nothing."""
+    """Create our definitions, and wait until the server serves them; later calls send no
+    request."""
     if client in _served:
         return
     for definition in definitions():

@@ -16,7 +16,7 @@ LARGE_THINGS = Resource("kubeocean.test", "v1", "largethings", "LargeThing", Tru
 
 
 async def define(client: Client, resource: Resource[Untyped], *, with_status: bool = False) -> None:
-    """Make the server know the resource, and wait until it serves it.
+    """Create the definition of the resource, and wait until the server serves it.
 
     `with_status`: the status is a subresource, whose changes leave the generation as it is.
     """

@@ -109,7 +109,7 @@ class DoctorEnv(BindingEnv):
         )  # fmt: skip
 
     async def cut(self, kubeconfig: bytes = b"") -> None:
-        """Give the binding another kubeconfig, without one a server that does not exist."""
+        """Set another kubeconfig of the binding; by default one of a server that does not exist."""
         content = kubeconfig or self.worker.kubeconfig.read_bytes().replace(
             self.worker.server.encode(), b"https://127.0.0.1:1"
         )

@@ -1,9 +1,9 @@
-"""A candidate in a process of its own: it acts, by a line in a file, only while it leads.
+"""A candidate in a process of its own, which writes lines to a file only while it leads.
 
     python election_candidate.py KUBECONFIG NAMESPACE IDENTITY FILE LEASE_S RENEW_S RETRY_S
 
-Each line is `<seconds> <identity> <what>`, on a clock that all processes of the machine share. An
-act is decided, dated and written without anything in between that waits.
+Each line is `<seconds> <identity> <event>`, on a clock that all processes of the machine share. The
+process decides, reads the clock and writes the line without waiting in between.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Candidate:
         self._file = file
         self._tasks: list[asyncio.Task[None]] = []
 
-    def note(self, what: str) -> None:
+    def note(self, event: str) -> None:
         # The time before the check: an act counts from when it was allowed.
         at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        if what == "act":
+        if event == "act":
             try:
                 self._election.check()
             except LeadershipLost:
-                what = "refused"
-        os.write(self._file, f"{at:.6f} {self._election.identity} {what}\n".encode())
+                event = "refused"
+        os.write(self._file, f"{at:.6f} {self._election.identity} {event}\n".encode())
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Run the candidate until `stop`."""
         async with asyncio.TaskGroup() as group:
             self._tasks = [
                 group.create_task(self._election.run(self.lead, rejoin=True)),
@@ -49,7 +49,7 @@ class Candidate:
             task.cancel()
 
     async def watch(self) -> None:
-        """Note whom we wait for."""
+        """Record the holder of the lease."""
         holder = ""
         while True:
             if self._election.holder != holder:

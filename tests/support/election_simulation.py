@@ -1,8 +1,8 @@
-"""A small world for elections: processes, a network and a register, in simulated time.
+"""A simulation of elections: processes, a network and a register, in simulated time.
 
-The code under test is the real one. What is simulated is what it cannot choose: when a request
-arrives and whether its answer does, how fast a process's clock runs, and when it is frozen. Time
-jumps to the next thing that happens, so minutes take milliseconds.
+The code under test is the real one. Its surroundings are simulated: when a request arrives and
+whether its answer does, how fast the clock of a process runs, and when the process is frozen. Time
+jumps to the next event, so minutes take milliseconds.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def simulate(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def now() -> float:
-    """The true time, which no process knows."""
+    """Return the true time, which no process can read."""
     return asyncio.get_running_loop().time()
 
 
 @dataclass
 class Register:
-    """The lease on the server: it changes only upon its version."""
+    """The lease on the server, which a write changes only if the write names its version."""
 
     entry: LockEntry | None = None
     reads: int = 0
@@ -119,7 +119,7 @@ class Network:
 
 
 class Process:
-    """A candidate with its own clock, which can be frozen; it is also its clock and its lock."""
+    """A candidate that can be frozen; the object is also the candidate's clock and its lock."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Process:
         )
 
     def freeze(self, seconds: float) -> None:
-        """None of its code runs for so long; its clock does."""
+        """Run none of its code for this time, in which its clock goes on."""
         self.frozen_until = max(self.frozen_until, now() + seconds)
 
     def cut(self, seconds: float) -> None:
@@ -190,7 +190,8 @@ class Process:
         return entry
 
     async def _call(self, work: Callable[[], LockEntry | None]) -> LockEntry | None:
-        """The request arrives, or not, whether or not the caller still waits for the answer."""
+        """Send a request, which may be lost, and which may arrive after its caller was
+        cancelled."""
         net, loop = self.network, asyncio.get_running_loop()
         if net.happens(net.refused) or now() < self.cut_until:
             await asyncio.sleep(net.some_delay())
@@ -250,12 +251,13 @@ class Process:
 
 
 class World:
-    """Processes around one register, watched for two that may write at one instant.
+    """Processes that share one register; checks that no two of them may write at one instant.
 
     With `ambush_s`, a leader is often cut off or frozen for up to so long soon after it renewed its
-    lease: others have then seen its last sign of life, and it acts for as long as it may.
+    lease: others have then seen its last renewal, and the leader acts for as long as it may.
 
-    In the `async with` block processes can be started; it ends them, and fails if two ever were.
+    Processes can be started in the `async with` block. The end of the block ends them, and fails if
+    two ever led at one instant.
     """
 
     def __init__(
@@ -315,7 +317,7 @@ class World:
             self.violations.append(f"{leaders} may all write at {now():.3f}")
 
     async def _watch(self) -> None:
-        """Look all the time: at every process, frozen ones too."""
+        """Check all processes again and again, frozen ones too."""
         while not self.violations:
             self._look()
             await asyncio.sleep(self._look_every_s)

@@ -1,4 +1,4 @@
-"""Doing to etcd what only its operator may, through its JSON gateway."""
+"""Operations on etcd that only its operator may do, through its JSON gateway."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["compact", "half_delete", "stored_bytes"]
 
 
 async def compact(cluster: Cluster) -> int:
-    """Forget every version but the newest; its number."""
+    """Compact all versions but the newest; return its number."""
     async with _operator(cluster) as etcd:
         answer = await etcd.request_json("POST", "/v3/kv/range", body={"key": "AA=="})
         revision = int(answer["header"]["revision"])
@@ -46,7 +46,8 @@ async def half_delete(cluster: Cluster, client: Client, name: str, namespace: st
 
 
 async def stored_bytes(cluster: Cluster, resource: Resource[Any], *, most: int = 500) -> float:
-    """The average size of a resource's objects as etcd stores them, of `most` objects at most."""
+    """Return the average size of a resource's objects as etcd stores them, of `most` objects at
+    most."""
     prefix = f"/registry/{resource.group}/{resource.plural}/".encode()
     body = {"key": _encoded(prefix), "range_end": _encoded(prefix[:-1] + b"0"), "limit": most}
     async with _operator(cluster) as etcd:

@@ -18,7 +18,7 @@ def examples(share: float, *, at_least: int = 1) -> int:
 
 
 def draw_many(strategy: st.SearchStrategy[T], count: int, *, seeded: int = 1) -> list[T]:
-    """About `count` examples; the same ones for the same seed."""
+    """Return about `count` examples; the same ones for the same seed."""
     drawn: list[T] = []
 
     @seed(seeded)

@@ -1,7 +1,7 @@
-"""A stand-in for Go that builds in no time, and a finder of assets in a world of its own.
+"""A stand-in for Go that builds in no time, and a finder of assets in a directory of its own.
 
-As a program (`python fakego.py ROOT NAME…`) it looks for assets in that world, for tests that need
-several processes.
+As a program (`python fake_go.py ROOT NAME…`) the module finds assets in that directory, for tests
+that need several processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AssetWorld:
             "HOME": str(root / "home"),
             "XDG_CACHE_HOME": str(root / "cache"),
             "PATH": str(root / "bin"),
-            # A pip that finds nothing, whatever this machine has set up for it.
+            # pip must find nothing, also if this machine has a configuration for it.
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",
         }
@@ -66,7 +66,7 @@ class AssetWorld:
         return self
 
     def install_go(self, version: str = "go1.26.8", *, mode: str = ":") -> None:
-        """A go command; `mode` is a piece of shell that runs before the file is written."""
+        """Install a go command; `mode` is a shell command that runs before the file is written."""
         (self.root / "go-version").write_text(version)
         (self.root / "mode").write_text(mode)
         self.program("go", _GO.format(root=self.root))

@@ -1,7 +1,7 @@
 """Faults: a transport that misbehaves on request.
 
 `Faults` is a plan that a test changes while it runs; `wrap` puts it between a client and the real
-transport. Requests still go to a real API server, and what the plan says happens on the way:
+transport. Requests still go to a real API server, and the faults of the plan happen on the way:
 requests are refused, answered or lost, watches lag, lose, repeat, rewind or freeze, connections are
 cut, the program "crashes" after its n-th write.
 
@@ -39,22 +39,22 @@ _BOOKMARK: Final = b'{"type":"BOOKMARK"'
 
 
 def anything(request: Request) -> bool:
-    """Every request."""
+    """Whether a request is any request: always true."""
     return True
 
 
 def writes(request: Request) -> bool:
-    """Creates, updates, patches and deletes."""
+    """Whether a request is a create, update, patch or delete."""
     return request.writes
 
 
 def reads(request: Request) -> bool:
-    """Gets and lists, not watches."""
+    """Whether a request is a get or a list, not a watch."""
     return not request.writes and not request.watches
 
 
 def watches(request: Request) -> bool:
-    """Watches."""
+    """Whether a request is a watch."""
     return request.watches
 
 
@@ -110,7 +110,7 @@ class Faults:
         self.watch_repeats = 0
 
     def wrap(self, inner: Transport) -> Transport:
-        """The same transport, under this plan. Several may share one plan."""
+        """Return the same transport, under this plan. Several may share one plan."""
         return _FaultyTransport(inner, self)
 
     # Requests
@@ -147,7 +147,8 @@ class Faults:
         self._rules.append(_Rule(when, times, respond=refused))
 
     def lose_answer(self, *, times: int = 1, when: When = writes) -> None:
-        """Carry the request out and lose the answer: the caller cannot know."""
+        """Carry the request out and lose the answer, so that the caller does not know its
+        result."""
         self._rules.append(_Rule(when, times, lose_answer=True))
 
     def delay(self, seconds: float, *, times: int = _FOREVER, when: When = anything) -> None:
@@ -159,8 +160,8 @@ class Faults:
     ) -> None:
         """End the program when the server has carried out the n-th such write from now on.
 
-        `Crashed` is raised then and by every later request. A program in a process of its own dies
-        for real with `by=lambda: os.kill(os.getpid(), signal.SIGKILL)`.
+        `Crashed` is raised then and by every later request. A program in a process of its own is
+        killed with `by=lambda: os.kill(os.getpid(), signal.SIGKILL)`.
         """
         self._crash_in = n
         self._crash_when = when
@@ -172,7 +173,7 @@ class Faults:
         self._break()
 
     def rejoin(self) -> None:
-        """End a partition; whatever else was asked for still happens."""
+        """End a partition; all other faults of the plan remain."""
         self.partitioned = False
 
     def heal(self) -> None:
@@ -195,11 +196,12 @@ class Faults:
         self._moving.clear()
 
     def thaw(self) -> None:
-        """Deliver what was held back."""
+        """Deliver the events that were held back."""
         self._moving.set()
 
     def rewind(self, events: int) -> None:
-        """Deliver the last events of every open watch once more, as a server gone back in time."""
+        """Deliver the last events of every open watch again, as a server does whose data was
+        restored."""
         for stream in self._streams:
             stream.rewind(events)
 
@@ -297,7 +299,7 @@ class _FaultyTransport:
             faults._check(sent=True)
             stream = _FaultyStream(inner, faults, lines=request.watches and inner.status == 200)
             faults._streams.add(stream)
-            # Not a TaskGroup here: it would wrap what the reader raises.
+            # Not a TaskGroup, which would wrap the exceptions of the reader.
             running = asyncio.create_task(stream.run())
             try:
                 yield stream
@@ -344,9 +346,9 @@ _News: TypeAlias = bytes | BaseException
 class _FaultyStream:
     """A stream that passes through the plan; a watch does so line by line.
 
-    One task takes what the server sends, another delivers what the plan lets through when the plan
-    lets it through. So a break or a repetition reaches the reader while the server is quiet, and a
-    late event does not make the next one later.
+    One task receives from the server, another delivers the lines that the plan permits, at the time
+    that the plan chooses. So a break or a repetition reaches the reader while the server is quiet,
+    and a late event does not make the next one later.
     """
 
     REMEMBERED: Final = 256

@@ -31,7 +31,7 @@ def vpod(
     owners: list[Json] | None = None,
     **spec: Any,
 ) -> Json:
-    """A pod as the computing cluster's API server stores it."""
+    """Return a pod as the computing cluster's API server stores it."""
     metadata: Json = {"name": name, "namespace": namespace, "uid": UID, "resourceVersion": "7"}
     for key, value in (
         ("labels", labels),
@@ -52,7 +52,7 @@ def vpod(
 
 
 def names_for(pod: Json) -> CopyNames:
-    """The names of the copies of all objects that a pod refers to."""
+    """Return the names of the copies of all objects that a pod refers to."""
     meta, refs = pod["metadata"], references(pod)
     namespace = meta["namespace"]
 
@@ -72,7 +72,7 @@ def names_for(pod: Json) -> CopyNames:
 
 
 def context_for(pod: Json, **changes: Any) -> Context:
-    """A context of an ordinary worker, with these changes."""
+    """Return a context of an ordinary worker, with these changes."""
     meta = pod["metadata"]
     given: dict[str, Any] = {
         "name": naming.physical_name(meta["name"], meta["namespace"]),

@@ -1,7 +1,7 @@
-"""Campaign against handlers: objects change at random while replicas come, go and fail.
+"""Campaign against handlers: objects change at random while replicas start, stop and fail.
 
-`Campaign` knows the truth, because it makes every change: which objects exist, when each was
-created, changed and deleted. `Evidence` compares it with the calls that the replicas recorded.
+`Campaign` makes every change, so it records which objects exist, and when each was created, changed
+and deleted. `Evidence` compares this with the calls that the replicas recorded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HandlerCall:
 
     at: float
     who: str
-    what: str
+    event: str
     slot: int
     epoch: int
     key: str
@@ -84,7 +84,7 @@ class Evidence:
     outages: list[tuple[float, float]]
 
     def check(self, *, guaranteed: bool) -> dict[str, float]:
-        """Check all promises; return what was counted."""
+        """Check all promises; return the counts."""
         deletions = Counter((call.key, call.uid) for call in self.of("delete"))
         deleted = {self._id(life): life for life in self.lives if life.deleting < float("inf")}
         expected = self._expected()
@@ -143,7 +143,7 @@ class Evidence:
         return {each: life for each, life in deleted.items() if each in added}
 
     def of(self, *kinds: str) -> list[HandlerCall]:
-        return [call for call in self.calls if call.what in kinds]
+        return [call for call in self.calls if call.event in kinds]
 
     def behind(self, replicas: Collection[str] | None = None) -> list[str]:
         """Return the living objects whose last call was not for their last version, or not by one
@@ -163,27 +163,27 @@ class Evidence:
         assert not self.behind()
 
     def _check_overlap(self) -> None:
-        """Of one key there are never two calls at a time; epochs of a slot only grow."""
+        """Check that no key has two calls at a time, and that epochs of a slot only grow."""
         inside: dict[str, HandlerCall] = {}
         newest: dict[int, HandlerCall] = {}
         owners: dict[tuple[int, int], str] = {}
         for call in self.of("begin", "end"):
             assert owners.setdefault((call.slot, call.epoch), call.who) == call.who, call
-            if call.what == "begin":
+            if call.event == "begin":
                 last = newest.get(call.slot)
                 assert last is None or call.epoch >= last.epoch, (last, call)
                 newest[call.slot] = call
             if call.who in self.disturbed:
                 continue
-            if call.what == "begin":
+            if call.event == "begin":
                 assert call.key not in inside, (inside[call.key], call)
                 inside[call.key] = call
             else:
                 inside.pop(call.key, None)
 
     def _check_notifications(self) -> int:
-        """The keys of a gained or lost shard are those of the objects in it, give or take what
-        changed in the last seconds."""
+        """Check that the keys of a gained or lost shard are those of the objects in it, except for
+        objects that changed in the last seconds; return the number of notifications."""
         count = 0
         gone = {(call.key, call.uid): call.at for call in self.of("delete")}  # with a finalizer
         by_slot: dict[int, list[Life]] = {}
@@ -206,7 +206,7 @@ class Evidence:
                 if life.created < at
                 and max(life.deleted, gone.get(self._id(life), 0.0)) > at - LAG_S
             }
-            assert sure <= named <= possible, (call.what, call.who, sure - named, named - possible)
+            assert sure <= named <= possible, (call.event, call.who, sure - named, named - possible)
         return count
 
     def _key(self, life: Life) -> str:
@@ -242,7 +242,7 @@ class Campaign(Proof):
         self._created = 0
         self._graceful = False
 
-    # The world
+    # Objects and replicas
 
     async def populate(self) -> None:
         """Create the first objects."""
@@ -279,7 +279,7 @@ class Campaign(Proof):
                 await asyncio.wait([task])
 
     async def handled(self, *, within: float = 300) -> None:
-        """Wait until every object was handled in its last version, by a replica that is alive."""
+        """Wait until every object was handled in its last version, by a running replica."""
 
         async def complete() -> bool:
             self.check_alive()
@@ -287,7 +287,7 @@ class Campaign(Proof):
             assert self.evidence().behind(living) == []
             return True
 
-        await until(complete, within=within, every=1.0, what="all objects to be handled")
+        await until(complete, within=within, every=1.0, waiting_for="all objects to be handled")
 
     async def deletions_handled(self, *, within: float) -> None:
         """Wait until no deletion that must be handled is missing."""
@@ -297,7 +297,7 @@ class Campaign(Proof):
             assert self.evidence().missing(guaranteed=self.guaranteed) == set()
             return True
 
-        await until(complete, within=within, every=1.0, what="all deletions to be handled")
+        await until(complete, within=within, every=1.0, waiting_for="all deletions to be handled")
 
     def evidence(self) -> Evidence:
         """Return all that is known so far."""
@@ -305,9 +305,9 @@ class Campaign(Proof):
         for line in self.file.read_text().splitlines():
             words = line.split(" ")
             if len(words) == 8:  # a killed replica may have left half a line
-                at, who, what, slot, epoch, key, uid, seq = words
+                at, who, event, slot, epoch, key, uid, seq = words
                 calls.append(
-                    HandlerCall(float(at), who, what, int(slot), int(epoch), key, uid, seq)
+                    HandlerCall(float(at), who, event, int(slot), int(epoch), key, uid, seq)
                 )
         calls.sort(key=lambda call: call.at)
         return Evidence(self.namespace, self.slots, self.lives, calls, self.disturbed, self.outages)
@@ -389,7 +389,7 @@ class Campaign(Proof):
     async def _delete(self, life: Life) -> None:
         life.deleting, life.graceful = now(), self._graceful
         self._alive.pop(life.name, None)
-        while True:  # an answer that was lost leaves open whether the object is gone
+        while True:  # after a lost answer the object may be deleted or not
             try:
                 await self.client.delete(CONFIG_MAPS, life.name, self.namespace, uid=life.uid)
                 break
@@ -432,7 +432,7 @@ class Campaign(Proof):
         life.hidden = now()
 
     async def _insist(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a write until it is known to have happened: the truth must be known."""
+        """Repeat a write until its result is known."""
         while True:
             try:
                 await write()

@@ -4,9 +4,9 @@
 
 Each line of the file is
 
-    <seconds> <replica> <what> <slot> <epoch> <key> <uid> <seq>
+    <seconds> <replica> <event> <slot> <epoch> <key> <uid> <seq>
 
-on a clock that all processes of the machine share. `what` is `begin` and `end` around each call,
+on a clock that all processes of the machine share. `event` is `begin` and `end` around each call,
 and between them `add`, `update` or `delete`; `gained` and `lost` are calls of the notifier, with
 the keys, joined by commas, in place of the key. SIGUSR1 cuts the process off from the network for
 SHARD_CUT_S seconds. SHARD_DELETIONS is `observed` or `guaranteed`.
@@ -57,7 +57,7 @@ class Recorder(ResourceHandler[ConfigMap], ShardNotifier):
     async def on_shard_lost(self, shard: int, resources: Sequence[str]) -> None:
         self._write("lost", self.ring.id, shard, 0, ",".join(resources) or "-")
 
-    async def _handle(self, what: str, obj: ConfigMap) -> None:
+    async def _handle(self, event: str, obj: ConfigMap) -> None:
         grant = current_grant()
         assert grant is not None
         about = (grant.member, grant.slot, grant.epoch, str(obj.key), obj.uid)
@@ -65,15 +65,15 @@ class Recorder(ResourceHandler[ConfigMap], ShardNotifier):
         self._write("begin", *about, seq)
         try:
             await asyncio.sleep(0)  # as work does that waits for something
-            self._write(what, *about, seq)
+            self._write(event, *about, seq)
         finally:
             self._write("end", *about, seq)
 
     def _write(
-        self, what: str, who: str, slot: int, epoch: int, key: str, uid: str = "-", seq: str = "-"
+        self, event: str, who: str, slot: int, epoch: int, key: str, uid: str = "-", seq: str = "-"
     ) -> None:
         at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        line = f"{at:.6f} {who} {what} {slot} {epoch} {key} {uid} {seq}\n"
+        line = f"{at:.6f} {who} {event} {slot} {epoch} {key} {uid} {seq}\n"
         os.write(self._file, line.encode())
 
 

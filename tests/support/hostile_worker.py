@@ -83,7 +83,8 @@ class HostileWorker:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Let the API server answer a request, and alter the answer."""
         if "kube-system" in request.path:
-            self.counts["identity"] += 1  # not altered: it would end all other attacks
+            # not altered, because another identity would end all other attacks
+            self.counts["identity"] += 1
         kept = {"Accept", "Content-Type", "User-Agent"}
         headers = {key: value for key, value in request.headers.items() if key in kept}
         url = f"{self.server}{request.raw_path}"

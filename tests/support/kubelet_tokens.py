@@ -66,7 +66,7 @@ class TokenIssuer(Scripted):
 def credential_of(
     worker: TokenIssuer, source: StaticAccess | None = None, clock: Clock | None = None
 ) -> KubeletCredential:
-    """The credential for kubelets of a worker that is reached with `source`."""
+    """Return the credential for kubelets of a worker that is reached with `source`."""
     own = source or StaticAccess(Access("https://w", token=Secret(OWN)))
     client = Client(worker, cluster="worker", retry=RetryPolicy(attempts=1))
     return KubeletCredential(client, own, ACCOUNT, clock=clock or VirtualClock())

@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import DEFAULT
-from kubeocean.errors import Conflict, NotFound
+from kubeocean.errors import Conflict, NotFound, Unreachable
 from kubeocean.install.apply import FIELD_MANAGER, Applier
 from kubeocean.install.object_parts import accounts, granted
 from kubeocean.install.permissions import Rights, Rule
@@ -25,6 +27,7 @@ from kubeocean.manager.app import Manager
 from kubeocean.manager.worker_probe import REVIEW_S
 from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.kinds import (
     DEPLOYMENTS,
     EVENTS,
@@ -35,20 +38,20 @@ from kubeocean.runtime.kinds import (
     Event,
     Node,
 )
-from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
+from kubeocean.runtime.objects import Condition, Json, Key, find_condition, set_condition
 from support.background import running
 from support.faults import Faults
 from support.rollout_env import Mounted
 from support.wait import until
 
-__all__ = ["SYSTEM", "ManagerEnv", "Relay", "granted_kubeconfig", "relayed"]
+__all__ = ["SYSTEM", "ManagerEnv", "Relay", "granted_kubeconfig", "relayed", "retried_after_outage"]
 
 SYSTEM = "kubeocean-system"
 DEADLINE_S = 2.0
 
 
 class Relay:
-    """A TCP relay to a worker that can be closed or stalled."""
+    """A TCP relay to an API server that can be closed or stalled."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -78,7 +81,7 @@ class Relay:
         self._open.set()
 
     def kubeconfig(self, original: Path | None = None) -> bytes:
-        """Return a kubeconfig of the worker that connects through the relay."""
+        """Return a kubeconfig of the cluster that connects through the relay."""
         text = (original or self._cluster.kubeconfig).read_text()
         return text.replace(self._cluster.server, f"https://127.0.0.1:{self.port}").encode()
 
@@ -111,13 +114,30 @@ class Relay:
 
 @asynccontextmanager
 async def relayed(cluster: Cluster) -> AsyncIterator[Relay]:
-    """Start a relay to a worker; stop it at the end."""
+    """Start a relay to an API server; stop it at the end."""
     relay = Relay(cluster)
     await relay.start()
     try:
         yield relay
     finally:
         await relay.cut()
+
+
+async def retried_after_outage(
+    relay: Relay, client: Client, controllers: Iterable[Controller[Any]]
+) -> list[str]:
+    """Return the names of the controllers that retry a failed key once the relay works again."""
+    failed, named = Key("", "failed"), {each.name: each.queue for each in controllers}
+    await client.list(CLUSTER_BINDINGS)
+    for queue in named.values():
+        queue.retry(failed, at_least=3600.0)
+    before = {name: len(queue) for name, queue in named.items()}
+    await relay.cut()
+    with pytest.raises(Unreachable):
+        await client.list(CLUSTER_BINDINGS)
+    await relay.start()
+    await client.list(CLUSTER_BINDINGS)
+    return [name for name, queue in named.items() if len(queue) > before[name]]
 
 
 @dataclass
@@ -143,7 +163,7 @@ class ManagerEnv:
         return f"id-{self.name}"
 
     def other_binding(self) -> ManagerEnv:
-        """Another binding of the same test."""
+        """Return another binding of the same test."""
         return replace(self, name=f"h{uuid.uuid4().hex[:8]}")
 
     # The manager
@@ -160,7 +180,7 @@ class ManagerEnv:
         review_s: float = REVIEW_S,
         clock: Clock | None = None,
     ) -> AsyncIterator[Manager]:
-        """A manager at work, under the account and the roles that it is installed with."""
+        """Run a manager under the account and the roles of an installation."""
         wrap = faults.wrap if faults is not None else None
         client = self.computing_cluster.client(kubeconfig=self.account, wrap=wrap)
         manager = Manager(
@@ -175,7 +195,7 @@ class ManagerEnv:
     # Bindings
 
     async def write_secret(self, content: bytes, *, name: str = "") -> None:
-        """The kubeconfig, new or changed."""
+        """Create or change the Secret with the kubeconfig."""
         name = name or self.name
         data = {"kubeconfig": base64.b64encode(content).decode()}
         try:
@@ -185,7 +205,7 @@ class ManagerEnv:
             await self.computing_client.create(SECRETS, body)
 
     async def bind(self, content: bytes | None = None, **spec: object) -> ClusterBinding:
-        """A binding, and its Secret if there is something to be in it."""
+        """Create a binding, and its Secret if `content` is given; return the binding."""
         if content is not None:
             await self.write_secret(content)
         body = {
@@ -236,7 +256,7 @@ class ManagerEnv:
             assert condition[:2] == (status, reason), condition
             return condition[2] or " "
 
-        return await until(reached, within=within, what=f"{type_} {status} {reason}")
+        return await until(reached, within=within, waiting_for=f"{type_} {status} {reason}")
 
     async def wait_for_phase(self, phase: str, *, within: float = 90.0) -> None:
         async def reached() -> bool:
@@ -257,7 +277,7 @@ class ManagerEnv:
             events = [each for each in await self.events() if each.reason == reason]
             return events[-1] if events else None
 
-        event = await until(last_event, what=reason)
+        event = await until(last_event, waiting_for=reason)
         assert event is not None
         assert event.reporting_component == "clusterbinding-controller"
         return event
@@ -399,8 +419,8 @@ async def granted_kubeconfig(
     extra: Iterable[Rule] = (),
     make: bool = True,
 ) -> Path:
-    """The kubeconfig of an account of the worker with the shipped role, but without some of it:
-    `create pods`, `list nodes`; and with something on top."""
+    """Return the kubeconfig of an account of the worker with the shipped role, but without some of
+    it: `create pods`, `list nodes`; and with something on top."""
     rights = _fewer(worker_rights(namespace, ()), set(without))
     rights = replace(rights, everywhere=(*rights.everywhere, *extra))
     client = connect(worker.kubeconfig, cluster=worker.name, field_manager=FIELD_MANAGER)

@@ -18,7 +18,7 @@ __all__ = ["manager"]
 async def manager(
     name: str, *flags: str, kubeconfig: Path, directory: Path, templates: tuple[Path, Path]
 ) -> AsyncIterator[SyncerProcess]:
-    """A replica that runs beside the test; killed at the end if it still does."""
+    """Run a replica in the background of the test; kill it at the end if it still runs."""
     words = (
         f"--kubeconfig={kubeconfig}",
         "--metrics-bind-address=127.0.0.1:0",

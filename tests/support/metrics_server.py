@@ -1,6 +1,6 @@
 """metrics-server as a process of this machine, and the API that it serves in a cluster.
 
-It is not among the programs that tests build: `make top-proof` and `make scale-proof` build it.
+Tests do not build the program: `make top-proof` and `make scale-proof` build it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def metrics_server(
 
 
 def _own_address(near: str) -> str:
-    """An address of this machine that an EndpointSlice may have: not one of the loopback."""
+    """Return an address of this machine that an EndpointSlice may have: not one of the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((near, 9))
         return str(probe.getsockname()[0])

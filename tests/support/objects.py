@@ -12,7 +12,7 @@ from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.inspect.snapshot import NotRead, WorkerSnapshot, WorkerState
 from kubeocean.leasing.requests import CountedPod
 from kubeocean.runtime.kinds import Deployment, Lease, Node
-from kubeocean.runtime.objects import Json, Object
+from kubeocean.runtime.objects import Json, Object, decode_object
 
 __all__ = [
     "NOW",
@@ -110,18 +110,20 @@ def a_worker(
 
 
 def a_deployment(
-    name: str, *, serving: int = 2, wanted: int = 2, generation: int = 1
+    name: str, *, serving: int = 2, wanted: int = 2, old: int = 0, generation: int = 1
 ) -> Deployment:
+    """Return a Deployment whose pods are all updated, beside `old` pods of the spec before."""
     body = {
         "metadata": {"name": name, "namespace": "kubeocean-system", "generation": generation},
         "spec": {"replicas": wanted},
         "status": {
             "observedGeneration": 1,
+            "replicas": wanted + old,
             "updatedReplicas": wanted,
             "availableReplicas": serving,
         },
     }
-    return msgspec.convert(body, Deployment)
+    return decode_object(Deployment, msgspec.json.encode(body), keep_raw=True)
 
 
 def a_lease(name: str, *, renewed: str, holder: str = "pod-1") -> Lease:

@@ -1,7 +1,7 @@
 """A minimal pod controller that uses `PodCopies`.
 
-It creates a bare physical pod for each virtual pod when all copies exist, attaches the tokens, and
-deletes the physical pod with the virtual one.
+The controller creates a bare physical pod for each virtual pod when all copies exist, attaches the
+tokens, and deletes the physical pod with the virtual one.
 """
 
 from __future__ import annotations

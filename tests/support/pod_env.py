@@ -119,7 +119,8 @@ class PodEnv(ControllerEnv):
         return pod
 
     async def runs(self, name: str = "web") -> VirtualPod:
-        """The virtual pod; it and its one physical pod run, and name each other."""
+        """Wait until a virtual pod and its only physical pod run and name each other; return the
+        former."""
         pod = await self.shows(name)
         (worker_api,) = await self.ppods(name)
         domain = self.domain
@@ -146,7 +147,7 @@ class PodEnv(ControllerEnv):
     # Physical pods
 
     async def ppods(self, name: str = "") -> list[PhysicalPod]:
-        """The physical pods of this binding, or of one virtual pod."""
+        """Return the physical pods of this binding, or of one virtual pod."""
         ppods = (await self.worker_api.list(PHYSICAL_PODS, self.mount, keep_raw=True)).items
         key = self.domain.virtual_pod_name
         return [ppod for ppod in ppods if not name or ppod.annotations.get(key) == name]
@@ -230,7 +231,7 @@ def matters(request: Request) -> bool:
 
 
 def writes(*plans: Faults) -> list[str]:
-    """The writes in short, such as `PATCH pods/status`."""
+    """Return the writes in short, such as `PATCH pods/status`."""
     requests = [request for plan in plans for request in plan.requests if matters(request)]
     return [f"{r.method} {_kind(r.path)}" for r in requests]
 
@@ -246,4 +247,4 @@ async def settled(*plans: Faults, rest_s: float = 1.5) -> None:
     while counts[-1] != (now := len(writes(*plans))):
         counts.append(now)
         assert len(counts) < 20, writes(*plans)[-8:]
-        await asyncio.sleep(rest_s)  # the passing of time is what is tested
+        await asyncio.sleep(rest_s)  # the test needs this time to pass

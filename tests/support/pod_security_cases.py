@@ -1,4 +1,4 @@
-"""Pods of the Pod Security Standards: what each level allows and forbids.
+"""Pods that each level of the Pod Security Standards allows and forbids.
 
 Each case is a change of a pod that meets the restricted standard, and the strictest level that
 still allows the result. The same table is checked against the rules of the forge and against the
@@ -58,7 +58,7 @@ class SecurityCase:
 
 
 def restricted_pod() -> Json:
-    """A pod that meets the restricted standard."""
+    """Return a pod that meets the restricted standard."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -265,7 +265,7 @@ METADATA = maybe(
 
 @st.composite
 def pod_bodies(draw: st.DrawFn, namespace: str = "team") -> Json:
-    """A pod as a user writes it."""
+    """Return a pod as a user writes it."""
     volumes = named(draw(lists(VOLUME, 4)), "v")
     container = containers(len(volumes))
     apps = draw(st.lists(st.tuples(container, APP), min_size=1, max_size=2))
@@ -282,7 +282,7 @@ def pod_bodies(draw: st.DrawFn, namespace: str = "team") -> Json:
 
 
 def pods(namespace: str = "team") -> st.SearchStrategy[Json]:
-    """A pod as a server stores it once it is bound."""
+    """Return a pod as a server stores it once it is bound."""
 
     def bound(body: Json) -> Json:
         spec = body["spec"] | {"nodeName": "vnode-w1-n1", "serviceAccountName": "robot"}

@@ -1,4 +1,4 @@
-"""Process nodes in tests: one at work, and the processes that it runs."""
+"""Process nodes in tests: a running node, and the processes that the node runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["processes", "running_node"]
 
 @asynccontextmanager
 async def running_node(node: ProcessNode) -> AsyncIterator[None]:
-    """The node at work; nothing of it runs afterwards."""
+    """Run a node; none of its processes runs after the block."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(node.run())
         await node.ready.wait()

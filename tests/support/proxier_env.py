@@ -58,7 +58,7 @@ class Talk:
         self._process = process
         self._output = b""
 
-    async def says(self, text: str, *, within: float = 30.0) -> str:
+    async def wait_for_output(self, text: str, *, within: float = 30.0) -> str:
         """Wait for a line with this text and return it."""
         assert self._process.stdout is not None
         async with asyncio.timeout(within):
@@ -77,7 +77,7 @@ class Talk:
 
 
 def node_port() -> int:
-    """A free port in the range of virtual nodes."""
+    """Return a free port in the range of virtual nodes."""
     while True:
         with reserve(("127.0.0.1", 0)) as held:
             if held.ports[0] >= group.PROXIER_PORT_FIRST:
@@ -188,7 +188,7 @@ class ProxierEnv:
             "spec": spec | {"nodeName": self.node.name},
         }
         await self.worker_api.create(PODS, pod, namespace=physical.namespace)
-        await until(lambda: self._ready(physical), what=f"pod {physical} to be ready")
+        await until(lambda: self._ready(physical), waiting_for=f"pod {physical} to be ready")
         await self._set_running(name)
         return physical
 
@@ -235,7 +235,7 @@ class ProxierEnv:
         await process.start()
         try:
             replica = SyncerProcess(process)
-            await until(replica.is_ready, what="the proxier to be ready")
+            await until(replica.is_ready, waiting_for="the proxier to be ready")
             yield replica
         finally:
             await process.kill()

@@ -78,7 +78,8 @@ def handler_of(
     metrics: ProxierMetrics | None = None,
     rate_limits: RateLimits | None = None,
 ) -> RequestHandler:
-    """A handler for the pods `ns/pod` and `other/pod` on node `v1`, which run as `worker/pod-1`."""
+    """Return a handler for the pods `ns/pod` and `other/pod` on node `v1`, which run as
+    `worker/pod-1`."""
     return RequestHandler(
         authenticator=_CertificatesOnly(),
         authorizer=rights,

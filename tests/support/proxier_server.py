@@ -18,7 +18,7 @@ __all__ = ["RunningServer", "pair_of"]
 
 
 def pair_of(authority: LocalAuthority, *sans: str) -> ServerCertificate:
-    """A serving certificate of this authority."""
+    """Return a serving certificate of this authority."""
     issued = authority.issue(Subject("proxier", (), sans or ("127.0.0.1",), server=True))
     return ServerCertificate.load(issued.certificate, issued.private_key, "test")
 

@@ -50,7 +50,7 @@ _exponents = st.builds(
 
 
 def quantities() -> st.SearchStrategy[Written]:
-    """Any number that has a digit, with any suffix."""
+    """Return a strategy of numbers with at least one digit and any suffix."""
     return st.builds(
         Written,
         sign=st.sampled_from(["", "", "+", "-"]),
@@ -60,8 +60,10 @@ def quantities() -> st.SearchStrategy[Written]:
     ).filter(lambda written: bool(written.digits or written.fraction))
 
 
-def stored_quantities() -> st.SearchStrategy[str]:
-    """Any text that an API server may hold: numbers of any size, short or with a long exponent."""
-    huge = st.builds("{}e{}".format, st.integers(1, 999), st.integers(-(2**31), 2**31))
+def stored_quantities(*, largest_exponent: int = 2**31) -> st.SearchStrategy[str]:
+    """Return a strategy of texts that an API server may store: numbers of any size, short or with a
+    long exponent."""
+    exponents = st.integers(-largest_exponent, largest_exponent)
+    huge = st.builds("{}e{}".format, st.integers(1, 999), exponents)
     long = st.builds("{}{}".format, st.integers(10**1000, 10**1500), st.sampled_from(list(SCALES)))
     return quantities().map(lambda written: written.text) | huge | long

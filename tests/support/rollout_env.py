@@ -1,4 +1,4 @@
-"""Rollouts in tests: bindings, template directories, and what was made of them on a server."""
+"""Rollouts in tests: bindings, template directories, and the objects that result on a server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from kubeocean.install.templates import proxier_files, syncer_files
 from kubeocean.install.values import Values
 from kubeocean.local.cluster import Cluster
 from kubeocean.manager.rollout import Rollout
-from kubeocean.runtime.client import Client
+from kubeocean.manager.rollout_state import RolloutResult
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import DEPLOYMENTS, SERVICES
 from kubeocean.runtime.objects import Json, Resource, Untyped, prune_json
+from support.background import running
 from support.faults import Faults
 from support.wait import until
 
@@ -34,6 +36,7 @@ __all__ = [
     "binding_of",
     "container",
     "go_objects",
+    "granting",
     "roll_out",
     "settled",
 ]
@@ -42,7 +45,7 @@ OBJECTS = (DEPLOYMENTS, SERVICES)
 
 
 def binding_body(name: str, cluster_id: str, **annotations: str) -> Json:
-    """A binding as a user writes it; the Secret and the namespace need not exist."""
+    """Return a binding as a user writes it; the Secret and the namespace need not exist."""
     return {
         "apiVersion": CLUSTER_BINDINGS.api_version,
         "kind": CLUSTER_BINDINGS.kind,
@@ -58,7 +61,7 @@ def binding_body(name: str, cluster_id: str, **annotations: str) -> Json:
 def binding_of(
     name: str = "b1", cluster_id: str = "w1", *, uid: str = "u1", annotations: Json | None = None
 ) -> ClusterBinding:
-    """A binding as a server shows it."""
+    """Return a binding as a server shows it."""
     body = binding_body(name, cluster_id)
     body["metadata"] |= {"uid": uid, "annotations": annotations or {}}
     return msgspec.convert(body, ClusterBinding)
@@ -75,7 +78,7 @@ class Mounted:
         self.write()
 
     def write(self, **changes: str | None) -> None:
-        """Swap; dots in names are written as two underscores, None takes a file away."""
+        """Replace files; dots in names are written as two underscores, None removes a file."""
         for name, text in changes.items():
             file = name.replace("__", ".")
             if text is None:
@@ -95,15 +98,22 @@ class Mounted:
             if not shown.is_symlink():
                 shown.symlink_to(Path("..data") / name)
 
+    def scale_to_zero(self) -> None:
+        """Change the Deployment so that it is rolled out as soon as its controller observes it."""
+        before = self.files["deployment.yaml"]
+        after = before.replace("  replicas: 2\n", "  replicas: 0\n")
+        assert after != before
+        self.write(deployment__yaml=after)
+
     @classmethod
     def syncers(cls, root: Path, namespace: str = "") -> Mounted:
-        """Our own templates, of syncers that live in that namespace."""
+        """Return our own templates, for syncers in that namespace."""
         plain_files = {"syncerNamespace": namespace} if namespace else {}
         return cls(root, syncer_files(Values()) | plain_files)
 
     @classmethod
     def proxiers(cls, root: Path, namespace: str = "") -> Mounted:
-        """The same of proxiers."""
+        """Return our own templates, for proxiers in that namespace."""
         plain_files = {"proxierNamespace": namespace} if namespace else {}
         return cls(root, proxier_files(Values()) | plain_files)
 
@@ -211,7 +221,7 @@ class RolloutEnv:
         self.proxiers = Mounted.proxiers(self.root / "proxier", self.namespace)
 
     async def settle(self) -> None:
-        """The accounts that templates name: without them no pods are made."""
+        """Create the accounts that templates name, without which no pods are created."""
         for body in accounts(("kubeocean-syncer", "kubeocean-proxier"), self.namespace, labels={}):
             await self.client.create(resource_of(body), body)
 
@@ -229,7 +239,7 @@ class RolloutEnv:
 
     @asynccontextmanager
     async def running(self, faults: Faults | None = None) -> AsyncIterator[Rollout]:
-        """A rollout that watches, until the end of the block."""
+        """Yield a rollout that watches, until the end of the block."""
         rollout, client = self.rollout(faults)
         try:
             async with asyncio.TaskGroup() as group:
@@ -289,9 +299,42 @@ def normal(content: Json) -> Json:
     return body
 
 
+@asynccontextmanager
+async def granting(client: Client, name: str, root: Path) -> AsyncIterator[None]:
+    """Grant the syncer of a binding the namespaces that it requests, as the manager does.
+
+    Unlike a manager, this does not delete the account of a syncer that still runs.
+    """
+    values = Values()
+    rollout = Rollout(
+        client,
+        syncer_templates=Mounted(root / "syncer", syncer_files(values)).path,
+        proxier_templates=Mounted(root / "proxier", proxier_files(values)).path,
+    )
+
+    async def grant() -> None:
+        await rollout.synced()
+        while True:
+            binding = await client.get(CLUSTER_BINDINGS, name)
+            granted = (await rollout.ensure(binding)).secret_namespaces
+            if granted != binding.status.secret_namespaces:
+                status = {"secretNamespaces": {"granted": list(granted.granted or ())}}
+                patch = MergePatch({"status": status})
+                await client.patch(CLUSTER_BINDINGS, name, patch, subresource="status")
+            await asyncio.sleep(0.2)  # the events of a manager's cache, in short
+
+    async with running(rollout):
+        task = asyncio.create_task(grant())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
 async def roll_out(
     client: Client, binding: ClusterBinding, root: Path, values: Values | None = None
-) -> None:
+) -> RolloutResult:
     """Apply the objects of a binding once, from our own templates."""
     values = values or Values()
     rollout = Rollout(
@@ -299,12 +342,15 @@ async def roll_out(
         syncer_templates=Mounted(root / "syncer", syncer_files(values)).path,
         proxier_templates=Mounted(root / "proxier", proxier_files(values)).path,
     )
-    result = await rollout.ensure(binding)
+    async with running(rollout):
+        await rollout.synced()
+        result = await rollout.ensure(binding)
     assert not result.failed, result
+    return result
 
 
 async def settled(rollout: Rollout, binding: ClusterBinding) -> None:
-    """Until a look writes nothing."""
+    """Wait until a reconcile writes nothing."""
 
     async def quiet() -> bool:
         return not (await rollout.ensure(binding)).written

@@ -29,7 +29,7 @@ class ScriptedStream:
         self.headers: dict[str, str] = {}
         self._pieces: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
 
-    def say(self, *pieces: bytes | BaseException) -> None:
+    def feed(self, *pieces: bytes | BaseException) -> None:
         for piece in pieces:
             self._pieces.put_nowait(piece)
 
@@ -41,7 +41,7 @@ class ScriptedStream:
 
 
 class Scripted:
-    """Answers in the order of its script, the last one again and again; remembers who asked."""
+    """Answers in the order of its script, the last answer again and again; records all requests."""
 
     def __init__(self, *script: Step, streams: Iterable[ScriptedStream] = ()) -> None:
         self.script = list(script) or [answer()]

@@ -80,7 +80,7 @@ async def head_of(server: Server, reader: asyncio.StreamReader) -> str:
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send back what is received, until the end."""
+    """Send all received bytes back, until the connection ends."""
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -100,7 +100,7 @@ class Proxy:
 
 @asynccontextmanager
 async def proxying() -> AsyncIterator[Proxy]:
-    """A proxy for CONNECT only."""
+    """Yield a proxy for CONNECT only."""
     proxy = Proxy()
 
     async def handle(
@@ -136,7 +136,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 def unused() -> int:
-    """A port on which no process listens."""
+    """Return a port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 

@@ -1,7 +1,7 @@
 """A model of how an API server merges a strategic merge patch into an object.
 
 Written from the documentation of the directives. The test against a real server shows that the
-patches mean there what they mean here.
+patches have the same effect there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DELETE, ORDER, RETAIN = "$deleteFromPrimitiveList/", "$setElementOrder/", "$reta
 
 
 def merge(live: Json, patch: Json, shape: TypeShape) -> Json:
-    """Return the object that a strategic merge patch makes of the live one."""
+    """Return the live object after a strategic merge patch."""
     merged = dict(live)
     if RETAIN in patch:
         merged = {name: value for name, value in live.items() if name in patch[RETAIN]}
@@ -81,7 +81,7 @@ def ordered(items: list[Any], order: list[Any], live: list[Any], key: str) -> li
 
 
 def merge_json(live: Any, patch: Any) -> Any:
-    """Return what a JSON merge patch (RFC 7386) makes of a value."""
+    """Return the value after a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(live) if isinstance(live, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from kubeocean.local.cluster import Cluster
@@ -40,16 +41,20 @@ async def crossing(
     computing_api: Wrap | None = None,
     worker_api: Wrap | None = None,
     clock: Clock | None = None,
+    account: Path | None = None,
     **more: Any,
 ) -> AsyncIterator[Clusters]:
-    """Clusters whose transports are wrapped by the two arguments; clients close with the block."""
+    """Yield the `Clusters` of a syncer, with transports wrapped by the two arguments.
+
+    `account` is a kubeconfig of the computing cluster; None means that of its administrator.
+    """
     worker_health = WorkerHealth(clock=clock)
 
     def observed(transport: Transport) -> Transport:
         return worker_health.wrap(worker_api(transport) if worker_api else transport)
 
     async with AsyncExitStack() as stack:
-        computing = env.computing.client(wrap=computing_api)
+        computing = env.computing.client(wrap=computing_api, kubeconfig=account)
         stack.push_async_callback(computing.close)
         worker = env.worker.client(wrap=observed)
         stack.push_async_callback(worker.close)

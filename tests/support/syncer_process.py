@@ -35,25 +35,25 @@ class SyncerProcess:
     process: Process
 
     def lines(self, message: str = "") -> list[Json]:
-        """The log lines of the replica, or only those with this message."""
+        """Return the log lines of the replica, or only those with this message."""
         text = self.process.log.read_text() if self.process.log.exists() else ""
         logged = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         return [line for line in logged if line["msg"] == (message or line["msg"])]
 
-    async def says(self, message: str, *, within: float = PATIENCE_S) -> Json:
-        """The first log line with this message, once there is one."""
-        return (await until(lambda: self.lines(message), within=within, what=message))[0]
+    async def wait_for_output(self, message: str, *, within: float = PATIENCE_S) -> Json:
+        """Return the first log line with this message, once there is one."""
+        return (await until(lambda: self.lines(message), within=within, waiting_for=message))[0]
 
     async def page(self, server: str, path: str) -> tuple[int, str]:
-        """The status and text at a path of the metrics or health server."""
-        address = (await self.says("Started service"))[server]
+        """Return the status and text at a path of the metrics or health server."""
+        address = (await self.wait_for_output("Started service"))[server]
         url = f"http://{address}{path}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, await answer.text()
 
     async def metrics_status(self, token: str) -> int:
-        """The status of the page of metrics over HTTPS, for a caller with this token."""
-        url = f"https://{(await self.says('Started service'))['metrics']}/metrics"
+        """Return the status of the page of metrics over HTTPS, for a caller with this token."""
+        url = f"https://{(await self.wait_for_output('Started service'))['metrics']}/metrics"
         headers = {"Authorization": f"Bearer {token}"}
         async with (
             aiohttp.ClientSession() as session,
@@ -69,7 +69,7 @@ class SyncerProcess:
 async def syncer(
     name: str, *flags: str, kubeconfig: Path, directory: Path, **environ: str
 ) -> AsyncIterator[SyncerProcess]:
-    """Run a replica until the block ends; it is killed if it still runs."""
+    """Run a replica until the block ends; a replica that still runs then is killed."""
     words = (
         f"--kubeconfig={kubeconfig}",
         "--metrics-bind-address=127.0.0.1:0",

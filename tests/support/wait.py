@@ -11,9 +11,9 @@ from typing import TypeVar
 __all__ = ["PATIENCE_S", "until"]
 
 T = TypeVar("T")
-PATIENCE_S = 90.0  # a busy machine is no reason to fail, and what comes at all comes soon
+PATIENCE_S = 90.0  # long, so that a busy machine is no reason to fail
 _EVERY_S = 0.05
-_GROWTH, _RAREST_S = 1.2, 0.4  # who has waited for long can wait a little longer
+_GROWTH, _RAREST_S = 1.2, 0.4  # the interval grows with the time waited
 
 
 async def until(
@@ -21,13 +21,13 @@ async def until(
     *,
     within: float = PATIENCE_S,
     every: float | None = None,
-    what: str = "",
+    waiting_for: str = "",
 ) -> T:
     """Return the result of `probe` once it is true; `probe` may be a coroutine function.
 
-    It is asked `every` so many seconds, or often at first and then ever more rarely: servers that
-    are asked for nothing leave the machine to those who have something to do.
-    The assertion of a probe that fails counts as not yet, and is shown when time is up.
+    `probe` is called every `every` seconds; without `every`, often at first and then less often, so
+    that waiting tests leave the CPU to others. `waiting_for` describes the state in the error. An
+    AssertionError of `probe` counts as not yet, and is shown when time is up.
     """
     deadline = time.monotonic() + within
     pause = every or _EVERY_S
@@ -43,7 +43,7 @@ async def until(
         except AssertionError as error:
             failed = error
         if time.monotonic() > deadline:
-            label = what or getattr(probe, "__name__", "the condition")
+            label = waiting_for or getattr(probe, "__name__", "the condition")
             raise AssertionError(
                 f"waited {within:g} s for {label}; last answer: {answer!r}"
             ) from failed

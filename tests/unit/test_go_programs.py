@@ -1,4 +1,4 @@
-"""`scripts/go-program` builds only what has the expected hash."""
+"""`scripts/go-program` builds only sources with the expected hash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ esac
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A PATH with a Go that knows one module, as `go mod download -json` prints it."""
+    """Return a PATH with a Go that has one module, as `go mod download -json` prints it."""
     known = {"Path": "example.com/m", "Version": "v1.0.0", "Dir": str(tmp_path), "Sum": SUM}
     go = tmp_path / "go"
     document = json.dumps(known | {"GoModSum": "h1:other="}, indent="\t")

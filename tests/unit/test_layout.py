@@ -19,7 +19,7 @@ SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "kubeocean"
 WRITTEN = ("src", "tests", "docs", "scripts", ".ci", "Makefile", "README.md", "CHANGELOG.md")
 TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".go", ".sh", ""}
-NO_EXPORTS = {"TYPE_CHECKING", "annotations", "lazy_exports"}  # what packages import for themselves
+NO_EXPORTS = {"TYPE_CHECKING", "annotations", "lazy_exports"}  # imports of packages for themselves
 LAZY_PACKAGES = {"kubeocean.api", "kubeocean.runtime", "kubeocean.sharding"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -27,7 +27,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """Every module by its name: `kubeocean.runtime.clock`, `kubeocean.runtime.__init__`."""
+    """Return every module by its name: `kubeocean.runtime.clock`, `kubeocean.runtime.__init__`."""
     return {
         ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -58,14 +58,14 @@ def listed(tree: ast.Module) -> list[str] | None:
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """The names of functions and classes that are not private."""
+    """Return the names of functions and classes that are not private."""
     kinds = (ast.ClassDef, *Function.__args__)
     names = {node.name for node in tree.body if isinstance(node, kinds)}
     return {name for name in names if not name.startswith("_")}
 
 
 def imported_for_types(tree: ast.Module) -> dict[str, str]:
-    """The module of each name that is imported under `if TYPE_CHECKING`."""
+    """Return the module of each name that is imported under `if TYPE_CHECKING`."""
     blocks = [node for node in tree.body if isinstance(node, ast.If)]
     return {
         alias.name: node.module or ""
@@ -78,7 +78,8 @@ def imported_for_types(tree: ast.Module) -> dict[str, str]:
 
 
 def exported_lazily(tree: ast.Module) -> dict[str, str]:
-    """The module, within the package, of each name that `lazy_exports` imports at first use."""
+    """Return the module, within the package, of each name that `lazy_exports` imports at first
+    use."""
     return {
         name: module
         for node in ast.walk(tree)
@@ -174,7 +175,7 @@ def test_a_module_begins_with_a_promise() -> None:
 
 
 def lines() -> Iterator[tuple[str, str]]:
-    """Every line that people wrote: where it stands, and what it says."""
+    """Yield each line of sources, tests, docs and scripts: its file and number, and its text."""
     for top in WRITTEN:
         start = ROOT / top
         for path in sorted(start.rglob("*")) if start.is_dir() else [start]:

@@ -39,7 +39,7 @@ MISTAKES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_no_decision_from_the_time_a_worker_flapped_is_executed_afterwards",
         "test_a_worker_is_back_within_15_seconds_and_no_pod_was_lost",
     ),
-    "a pod that is evicted below stays Running above": (
+    "a pod that is evicted in the worker stays Running in the computing cluster": (
         "test_a_pod_that_is_evicted_in_the_worker_does_not_stay_running",
         "test_a_controller_replaces_a_pod_that_is_lost_in_the_worker",
     ),
@@ -164,7 +164,7 @@ TRANSLATION: Final[Mapping[str, tuple[str, ...]]] = {
     "addresses of the computing cluster, live": (
         "test_the_addresses_follow_the_load_balancers_of_the_services",
     ),
-    "whatever is accepted above runs below, or says why not": (
+    "every pod that the computing cluster accepts runs in the worker, or has a reason": (
         "test_every_valid_pod_is_accepted_by_the_worker_or_refused_with_a_reason",
         "test_bad_input_is_reported_and_retried_ever_more_rarely_and_runs_when_it_can",
     ),

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from kubeocean.api.crds import definitions
-from kubeocean.cli.app import app
+from kubeocean.cli.commands import app
 from kubeocean.install.templates import proxier_files, syncer_files
 from kubeocean.install.values import Values
 from kubeocean.manager.settings import ManagerSettings

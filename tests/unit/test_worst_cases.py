@@ -40,7 +40,7 @@ ENDS = ("\x01", "!")
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
-    """Every compiled expression that is a global of a module, also in tuples and dicts."""
+    """Yield every compiled expression that is a global of a module, also in tuples and dicts."""
     for info in pkgutil.walk_packages(kubeocean.__path__, "kubeocean."):
         if info.name.endswith("__main__"):
             continue
@@ -81,7 +81,8 @@ def assert_linear(work: Callable[[str], object], repeat: str, end: str) -> None:
     long = seconds(lambda: work(repeat * (LONG // len(repeat)) + end))
     if long < ENOUGH_S:
         return
-    ratio = best(LONG) / max(best(SHORT), 1e-4)
+    # A busy machine makes single measurements longer; quadratic work is too slow in all of them.
+    ratio = min(best(LONG) / max(best(SHORT), 1e-4) for _ in range(3))
     assert ratio < QUADRATIC * 0.75, f"{ratio:.0f} times as long for 4 times {repeat!r}"
 
 

@@ -117,7 +117,10 @@ WaitOption = Annotated[
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(min=0.0, metavar="SECONDS", help="Maximum time to wait.")
+    float,
+    typer.Option(
+        min=0.0, metavar="SECONDS", help="Maximum time to wait for the change to take effect."
+    ),
 ]
 
 

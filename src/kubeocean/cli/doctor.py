@@ -22,8 +22,8 @@ from kubeocean.cli._views import print_page
 
 __all__ = ["doctor"]
 
-_NOT_READ: Final = 1
 _ERRORS: Final = 3
+_NOT_EXAMINED: Final = 4  # a part, while the others have no errors
 
 
 def doctor(
@@ -46,8 +46,8 @@ def doctor(
     """Find problems in all clusters, and print a remedy for each. Nothing is changed.
 
     Exit code 0: every check was made, without errors; 3: there are errors. Warnings count only with
-    --strict. 1: the bindings, or parts that a check needs, could not be read, and the other checks
-    found no errors; 2: wrong arguments.
+    --strict. 4: parts that a check needs could not be read, and the other checks found no errors;
+    1: not even the bindings could be read; 2: wrong arguments.
     """
 
     async def work() -> None:
@@ -74,6 +74,6 @@ def doctor(
             print_document(document(diagnosis, strict=strict), output)
         healthy = diagnosis.healthy(strict=strict)
         if not healthy:
-            raise typer.Exit(_NOT_READ if healthy is None else _ERRORS)
+            raise typer.Exit(_NOT_EXAMINED if healthy is None else _ERRORS)
 
     run(work)

@@ -308,7 +308,7 @@ def _check_options(management_kubeconfig: str, management_context: str, server: 
 async def _check(computing: Applier, values: Values) -> None:
     """Refuse an installation that would break the existing installation of the cluster.
 
-    :raises ConfigError: the cluster is a local ocean, or a bound worker's Secret would become
+    :raises ConfigError: the cluster is of `kubeocean up`, or a bound worker's Secret would become
         unreadable.
     """
     from kubeocean.errors import ConfigError, NotFound
@@ -323,7 +323,9 @@ async def _check(computing: Applier, values: Values) -> None:
     except NotFound:
         return
     if values.domain.local_ocean in namespace.annotations:
-        message = "this is a local ocean, made by kubeocean up: it is installed already"
+        message = (
+            "this computing cluster was created by kubeocean up, which has installed Kubeocean"
+        )
         raise ConfigError(f"{message}; to restore its objects, run: {command_line('up')}")
 
 
@@ -344,8 +346,11 @@ async def _check_bindings(computing: Applier, values: Values) -> None:
     for binding in bindings:
         namespace = binding.spec.secret_ref.namespace
         if namespace and not allowed & {namespace, ANY_NAMESPACE}:
-            message = f"must be named, too: it holds the kubeconfig of binding {binding.name}"
-            raise ConfigError(message, source="--kubeconfig-namespace", value=namespace)
+            message = (
+                f"must also name namespace {namespace}, which holds the kubeconfig of binding"
+                f" {binding.name}"
+            )
+            raise ConfigError(message, source="--kubeconfig-namespace")
 
 
 async def _with_admission(computing: Applier, values: Values) -> Values:
@@ -374,7 +379,8 @@ def _objects(values: Values) -> dict[str, list[Json]]:
 
 
 async def _withdraw(computing: Applier, management: Applier | None, values: Values) -> None:
-    """Delete objects of options that were not given, and of earlier versions."""
+    """Delete objects that only options that are not given now, or earlier versions, would have
+    created."""
     from kubeocean.errors import NotFound
     from kubeocean.install.apply import ApplyResult
     from kubeocean.install.computing_objects import withdrawn_objects

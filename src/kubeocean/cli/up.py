@@ -157,10 +157,10 @@ async def _foreground(wish: Wish, output: OutputFormat, *, show_reclaim: bool) -
         if output is not OutputFormat.TEXT:
             print_document({"kubeconfig": str(ocean.kubeconfig), "clusters": clusters}, output)
         else:
-            typer.echo(f"An ephemeral ocean is up: {shape}\n")
+            typer.echo(f"Temporary local clusters are running: {shape}\n")
             kubectl = str(ocean.assets.path("kubectl"))
             await _print_guide(Guide(shape, clusters, ocean.kubeconfig, kubectl), reclaim)
-            typer.echo("Press Ctrl-C to stop it and remove all of its data.")
+            typer.echo("Press Ctrl-C to stop them and remove all of their data.")
         await ocean.watch()
 
 

@@ -94,7 +94,8 @@ class SnapshotReader:
         return self._identity
 
     async def ids_of(self, binding: ClusterBinding) -> SnapshotPart[Ids]:
-        """Return the IDs that the labels of a binding's objects in its worker have."""
+        """Return the binding's name, its clusterID and the computing cluster's ID, by which the
+        labels of its objects in the worker identify it."""
         identity = await self.identity()
         if isinstance(identity, NotRead):
             return identity

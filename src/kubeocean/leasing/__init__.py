@@ -13,7 +13,7 @@ from kubeocean.runtime._exports import lazy_exports
 if TYPE_CHECKING:
     from kubeocean.leasing.admission import Shortage, admit, shortage
     from kubeocean.leasing.cached_policy import CachedPolicy, read_policy
-    from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
+    from kubeocean.leasing.capacity import Capacity, LimitedBy, node_capacity, offer
     from kubeocean.leasing.decision import (
         BindingSelector,
         Decision,
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         decide,
     )
     from kubeocean.leasing.limits import Limit, cautious_limits, parse_limits
-    from kubeocean.leasing.policy_choice import Candidate, ParsedPolicy, choose
+    from kubeocean.leasing.parsed_policy import ParsedPolicy
+    from kubeocean.leasing.policy_choice import Candidate, choose
     from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPhase, ReclaimPlan, plan_reclaim
     from kubeocean.leasing.requests import NodeUsage, requests_of
     from kubeocean.leasing.windows import Calendar, next_edge, within
@@ -43,7 +44,7 @@ else:
             "capacity": (
                 "Capacity",
                 "LimitedBy",
-                "base_of",
+                "node_capacity",
                 "offer",
             ),
             "cached_policy": (
@@ -67,9 +68,9 @@ else:
                 "cautious_limits",
                 "parse_limits",
             ),
+            "parsed_policy": ("ParsedPolicy",),
             "policy_choice": (
                 "Candidate",
-                "ParsedPolicy",
                 "choose",
             ),
             "reclaim": (
@@ -113,11 +114,11 @@ __all__ = [
     "Shortage",
     "WindowClosed",
     "admit",
-    "base_of",
     "cautious_limits",
     "choose",
     "decide",
     "next_edge",
+    "node_capacity",
     "offer",
     "parse_limits",
     "plan_reclaim",

@@ -11,7 +11,8 @@ from datetime import datetime, tzinfo
 
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import ConfigError
-from kubeocean.leasing.policy_choice import Candidate, ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
+from kubeocean.leasing.policy_choice import Candidate
 from kubeocean.leasing.windows import within
 from kubeocean.runtime.clock import ceil_second, instant_of
 

@@ -8,12 +8,19 @@ The binding's pods are those on the node that run for the computing cluster; all
 binding did not create are other pods. So the offer never exceeds the free amount, and never falls
 below the requests of running pods: a policy that shrinks, or another pod that grows, keeps new pods
 away, and makes no running pod exceed its node.
+
+Requests of the binding's pods change an offer only if they reach it (`reaches_offer`), before or
+after the change: as long as they are smaller in every resource, the offered amount is the lent one.
+The syncer relies on this: it does not reconcile a node for each pod that starts or ends there
+(`syncer/nodes/usage.py`).
+
+`node_capacity` computes these steps from a node and its pods, for the syncer and for `explain`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kubeocean.leasing.amounts import (
@@ -24,10 +31,22 @@ from kubeocean.leasing.amounts import (
     round_down,
     round_up,
 )
-from kubeocean.leasing.limits import Limit, apply_limits
+from kubeocean.leasing.limits import Limit, apply_limits, cautious_limits, withheld_resources
+from kubeocean.leasing.requests import NodeUsage
+from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.quantity import ZERO, Quantity
 
-__all__ = ["Capacity", "LimitedBy", "base_of", "offer", "shown_offer"]
+__all__ = [
+    "Capacity",
+    "LimitedBy",
+    "base_of",
+    "capped_capacity",
+    "node_capacity",
+    "offer",
+    "reaches_offer",
+    "resources_of",
+    "shown_offer",
+]
 
 
 class LimitedBy(StrEnum):
@@ -48,6 +67,8 @@ class Capacity:
     leftover: Amounts
     lent: Amounts
     offered: Amounts
+    unknown: tuple[str, ...] = ()  # resources of limits that no node has which the policy selects
+    withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
 
     def limited_by(self, resource: str) -> LimitedBy:
         """Return why the virtual node does not offer more of this resource."""
@@ -65,6 +86,36 @@ def base_of(allocatable: Written | None, capacity: Written | None) -> dict[str, 
     return read_amounts(allocatable or capacity, field=field)
 
 
+def resources_of(pnode: Node) -> frozenset[str]:
+    """Return the names of the resources that a worker's node has for pods."""
+    return frozenset(pnode.status.allocatable or pnode.status.capacity or ())
+
+
+def node_capacity(
+    pnode: Node, usage: NodeUsage, limits: Sequence[Limit], unknown: Collection[str]
+) -> Capacity:
+    """Compute the offer of a worker's node that a policy with these limits lends.
+
+    `unknown` are the limited resources that no selected node has (`limits.unknown_resources`).
+    """
+    base = base_of(pnode.status.allocatable, pnode.status.capacity)
+    chosen = cautious_limits(limits, unknown, base)
+    return replace(
+        offer(base, others=usage.others, ours=usage.ours, limits=chosen),
+        unknown=tuple(unknown),
+        withheld=withheld_resources(limits, unknown, base),
+    )
+
+
+def capped_capacity(pnode: Node, usage: NodeUsage, vnode: Node) -> Capacity:
+    """Compute the offer of a worker's node whose policy is not known: at most the amounts that its
+    virtual node offers at present."""
+    base = base_of(pnode.status.allocatable, pnode.status.capacity)
+    present = shown_offer(vnode.status.allocatable, vnode.status.capacity)
+    limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
+    return offer(base, others=usage.others, ours=usage.ours, limits=limits)
+
+
 def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Limit]) -> Capacity:
     """Compute the offer of a virtual node: `ours` are the requests of the binding's pods on the
     worker node, `others` those of all other pods."""
@@ -75,6 +126,12 @@ def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Lim
     }
     lent = apply_limits(leftover, limits)
     return Capacity(whole, leftover, lent, _floor(lent, ours, whole))
+
+
+def reaches_offer(ours: Amounts, offered: Amounts) -> bool:
+    """Whether the requests of the binding's pods are as large as the offer in any resource; if not,
+    the offer does not depend on them."""
+    return any(amount >= offered.get(resource, ZERO) for resource, amount in ours.items())
 
 
 def _floor(lent: Amounts, ours: Amounts, base: Amounts) -> Mapping[str, Quantity]:

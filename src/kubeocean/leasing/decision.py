@@ -1,6 +1,7 @@
 """The decision about one node of a worker: whether it is lent, by which policy, by which rules.
 
-`decide` is pure: all facts are arguments. Its result is one of
+`leasing.capacity` computes how much of a lent node is offered. `decide` is pure: all facts are
+arguments. Its result is one of
 
 - `Lend`: the policy lends the node, and a time window is open;
 - `WindowClosed`: the policy lends the node, but not now. The virtual node stays, and its pods are
@@ -34,14 +35,8 @@ from kubeocean.api import group
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.policies import PolicySpec
 from kubeocean.errors import ConfigError
-from kubeocean.leasing.policy_choice import (
-    Candidate,
-    Chosen,
-    ParsedPolicy,
-    PolicyChoice,
-    Reason,
-    choose,
-)
+from kubeocean.leasing.parsed_policy import ParsedPolicy
+from kubeocean.leasing.policy_choice import Candidate, Chosen, PolicyChoice, Reason, choose
 from kubeocean.leasing.windows import within
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.kinds import Node

@@ -25,7 +25,14 @@ from kubeocean.errors import ConfigError
 from kubeocean.leasing.amounts import Amounts, round_down
 from kubeocean.runtime.quantity import ZERO, Quantity
 
-__all__ = ["Limit", "apply_limits", "cautious_limits", "parse_limits", "withheld_resources"]
+__all__ = [
+    "Limit",
+    "apply_limits",
+    "cautious_limits",
+    "parse_limits",
+    "unknown_resources",
+    "withheld_resources",
+]
 
 _ALL: Final = 100
 _ESSENTIAL: Final = ("cpu", "memory")  # every pod needs them
@@ -81,6 +88,15 @@ def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quanti
         if limit.resource in lent:
             lent[limit.resource] = limit.of(lent[limit.resource])
     return lent
+
+
+def unknown_resources(limits: Iterable[Limit], resources: Collection[str]) -> tuple[str, ...]:
+    """Return the limited resources that are not among `resources`, those of all selected nodes.
+
+    Empty if no selected node has any resource: then no name can be recognised as misspelled.
+    """
+    names = dict.fromkeys(limit.resource for limit in limits)
+    return tuple(name for name in names if resources and name not in resources)
 
 
 def withheld_resources(

@@ -1,7 +1,4 @@
-"""Parsed policies, and the choice of the policy that decides about a node.
-
-A policy is either valid as a whole or not used at all; `kubeocean.api.policies.problems` lists its
-mistakes.
+"""The choice of the policy that decides about a node.
 
 Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
 for the others the choice has a reason. A policy that is being deleted, or that names another
@@ -14,51 +11,14 @@ are. An invalid policy by which no node is lent does not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime
 from enum import StrEnum
 
-from kubeocean.api.policies import PolicySpec, problems
-from kubeocean.api.validation import blocking
-from kubeocean.errors import ConfigError
-from kubeocean.leasing.limits import Limit, parse_limits
-from kubeocean.leasing.windows import Calendar, zone_of
-from kubeocean.runtime.node_selectors import NodeSelector
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 
-__all__ = ["Candidate", "Chosen", "ParsedPolicy", "PassedOver", "PolicyChoice", "Reason", "choose"]
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedPolicy:
-    """A valid ResourceLeasingPolicy, parsed: which nodes are lent, when, and how much of them."""
-
-    spec: PolicySpec  # includes the rules of a reclaim
-    selector: NodeSelector
-    calendar: Calendar
-    limits: tuple[Limit, ...]
-
-    @classmethod
-    def of(cls, spec: PolicySpec, *, local: tzinfo) -> ParsedPolicy:
-        """Parse the spec of a policy; `local` is the time zone of a policy that names none.
-
-        :raises ConfigError: the first problem that makes the policy invalid.
-        """
-        wrong = blocking(problems(spec))
-        if wrong:
-            raise ConfigError(wrong[0].message, field=wrong[0].field, value=wrong[0].value)
-        zone = zone_of(spec.time_zone, local=local)
-        return cls(
-            spec=spec,
-            selector=NodeSelector.from_document(spec.node_selector or {}),
-            calendar=Calendar.of(spec.time_windows, zone),
-            limits=parse_limits(spec.resource_limits),
-        )
-
-    def selects(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the policy selects a node; without selector terms, the policy selects all
-        nodes."""
-        return not self.selector.terms or self.selector.matches(name, labels)
+__all__ = ["Candidate", "Chosen", "PassedOver", "PolicyChoice", "Reason", "choose"]
 
 
 class Reason(StrEnum):

@@ -81,7 +81,9 @@ async def find_go(
             raise LocalError(f"{why}; {error}") from error
     version = await _version(program, environ)
     if version < minimum:
-        raise LocalError(f"{why}; {program} does not run: remove {program.parents[2]}")
+        problem = f"is older than {needed}" if version else "does not run"
+        remedy = f"remove {program.parents[2]} to have it installed again"
+        raise LocalError(f"{why}; {program} {problem}: {remedy}")
     return Go(program, version)
 
 

@@ -120,7 +120,7 @@ class Demo:
             error = _first(failed)
             if not isinstance(error, LocalError):
                 raise error from None
-            raise LocalError(f"{error}; the logs of our programs are in {logs}") from None
+            raise LocalError(f"{error}; the logs of Kubeocean's programs are in {logs}") from None
 
     async def heal(self) -> None:
         """Restore changed objects of the installation, and join workers that are not bound.

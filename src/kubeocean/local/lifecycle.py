@@ -156,7 +156,7 @@ class Lifecycle:
                 await self._end()
             await self._sweep()
             assets = await _assets(shape, environ=self._environ, progress=self._progress)
-            with disk_full("start an ocean", self.directory.path, needed=_LOW_SPACE):
+            with disk_full("start local clusters", self.directory.path, needed=_LOW_SPACE):
                 self.directory.make()
                 self.directory.forget()
                 child = launch(self.directory, shape, assets)

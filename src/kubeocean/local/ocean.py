@@ -281,7 +281,8 @@ class Ocean(Lifespan):
 
 
 def merge_kubeconfigs(clusters: Iterable[Cluster]) -> bytes:
-    """Return one kubeconfig with the administrators of all clusters; the first is current."""
+    """Return one kubeconfig with an administrator's context for each cluster; the current context
+    is that of the first cluster."""
     merged: Json = {"apiVersion": "v1", "kind": "Config", "clusters": [], "users": []}
     contexts: list[Json] = []
     for cluster in clusters:

@@ -169,7 +169,8 @@ class StateDirectory:
 
 
 def processes_under(directory: Path) -> list[ProcessId]:
-    """Return the processes of an ocean: with working directory or arguments in `directory`.
+    """Return the processes of the local clusters in `directory`: those whose working directory or
+    arguments are in it.
 
     Only programs that a supervisor starts count, not a user's shell, pager or kubectl.
     """

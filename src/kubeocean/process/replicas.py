@@ -18,6 +18,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.process.settings import ReplicaSettings
 from kubeocean.process.startup import MANAGEMENT, management_access, open_client, trace
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.answer_budget import AnswerBudget
 from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
@@ -137,11 +138,16 @@ class Replica:
             handler()
 
     def observed(
-        self, source: AccessSource, cluster: str, *, largest: int | None = None
+        self,
+        source: AccessSource,
+        cluster: str,
+        *,
+        largest: int | None = None,
+        answers: AnswerBudget | None = None,
     ) -> Transport:
         """Return a transport that counts its requests and bytes, and audits its writes; it refuses
-        answers of more than `largest` bytes."""
-        transport = HttpTransport(source, largest=largest)
+        answers of more than `largest` bytes, and `answers` limits incomplete ones together."""
+        transport = HttpTransport(source, largest=largest, answers=answers)
         counted = CountedTransport(transport, source, self._metrics, cluster=cluster)
         return self.audited(counted, cluster)
 

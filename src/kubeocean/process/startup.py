@@ -11,6 +11,7 @@ from kubeocean import __version__
 from kubeocean.errors import KubeoceanError
 from kubeocean.process.settings import IN_CLUSTER
 from kubeocean.runtime import tracing
+from kubeocean.runtime.answer_budget import AnswerBudget
 from kubeocean.runtime.cache_budget import CacheBudget
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, InClusterAccess, KubeconfigAccess
@@ -74,11 +75,19 @@ def open_client(
     qps: float = 0.0,
     burst: int = 0,
     cache_budget: CacheBudget | None = None,
+    answer_budget: AnswerBudget | None = None,
 ) -> Client:
     """Return a client of a cluster over a transport; the stack closes the client."""
     # As in client-go: without a rate there is no limit, and without a burst the default applies.
     rate, limit = (qps if qps > 0 else None), (burst if burst > 0 else _DEFAULT_BURST)
-    client = Client(transport, cluster=cluster, qps=rate, burst=limit, cache_budget=cache_budget)
+    client = Client(
+        transport,
+        cluster=cluster,
+        qps=rate,
+        burst=limit,
+        cache_budget=cache_budget,
+        answer_budget=answer_budget,
+    )
     stack.push_async_callback(client.close)
     return client
 

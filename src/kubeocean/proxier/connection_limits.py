@@ -5,7 +5,7 @@ network, per certificate subject, and before TLS is established. API servers con
 certificate for all of their users, so sessions and requests of one caller are limited per
 namespace, too. As a tenant may have several namespaces, a part of the sessions and of the rate is
 reserved for namespaces that use little: whatever some namespaces use, requests of another namespace
-are still served.
+are still served. Large heads of requests are limited, too, because of the memory that they take.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MAX_SESSIONS_PER_CALLER: Final = 800  # beyond, only for namespaces with few ses
 FEW_SESSIONS: Final = 5
 MAX_ANONYMOUS: Final = 500  # connections without a certificate
 MAX_ANONYMOUS_PER_NETWORK: Final = 250
+MAX_LARGE_HEADS: Final = 64  # requests with one that are read or served
+MAX_LARGE_HEADS_PER_SUBJECT: Final = 48
 MAX_HANDSHAKES: Final = 500  # connections on which TLS is not established yet
 MAX_HANDSHAKES_PER_NETWORK: Final = 375  # which may be a gateway for many
 
@@ -46,6 +48,7 @@ class ConnectionLimits:
         self._handshakes = _Counts()
         self._anonymous = _Counts()
         self._certified = _Counts()
+        self._large_heads = _Counts()
 
     def start_handshake(self, address: str) -> bool:
         """Reserve a handshake for `address`; False if a limit is reached."""
@@ -72,6 +75,14 @@ class ConnectionLimits:
             self._certified.remove(subject)
         else:
             self._anonymous.remove(network_of(address))
+
+    def start_large_head(self, subject: str) -> bool:
+        """Reserve the memory for a large head of a request; False if a limit is reached."""
+        return self._large_heads.add(subject, MAX_LARGE_HEADS, MAX_LARGE_HEADS_PER_SUBJECT)
+
+    def end_large_head(self, subject: str) -> None:
+        """Release the memory of a large head, once its request was served or refused."""
+        self._large_heads.remove(subject)
 
 
 class SessionLimits:

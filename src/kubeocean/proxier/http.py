@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -23,8 +23,10 @@ from kubeocean.errors import Refusal, Unreachable
 from kubeocean.runtime.retries import explain
 
 __all__ = [
+    "LARGE_HEAD",
     "MAX_CERTIFIED_HEAD",
     "MAX_HEAD",
+    "MAX_HEADERS",
     "PLAIN_TEXT",
     "Exchange",
     "RequestHead",
@@ -34,9 +36,11 @@ __all__ = [
 ]
 
 MAX_HEAD: Final = 16 * 1024
-# From a caller with a certificate: the command of an exec is in the target of the request, and a
-# kubelet reads 1 MiB. A script of 64 KiB fits even where each byte is written as %xx.
-MAX_CERTIFIED_HEAD: Final = 256 * 1024
+# From a caller with a certificate, as a kubelet: the command of an exec is in the target of the
+# request. A head over LARGE_HEAD needs a reservation, because few fit into the memory of a proxier.
+MAX_CERTIFIED_HEAD: Final = 1024 * 1024
+LARGE_HEAD: Final = 256 * 1024
+MAX_HEADERS: Final = 1_000
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 WRITE_TIMEOUT_S: Final = 60.0  # of one write, to a caller that reads slowly
 
@@ -80,13 +84,17 @@ class RequestHead:
         return any(each.strip() == option for each in options)
 
 
-async def read_head(reader: asyncio.StreamReader, *, limit: int) -> RequestHead:
+async def read_head(
+    reader: asyncio.StreamReader, *, limit: int, reserve: Callable[[], None] = lambda: None
+) -> RequestHead:
     """Read and parse the next head of at most `limit` bytes.
 
+    `reserve` is called once for a head over LARGE_HEAD, before its rest is read.
+
     :raises IncompleteReadError: the connection ended before the head did.
-    :raises Refusal: the head is over the limit, or `parse_head` refuses it.
+    :raises Refusal: the head is over the limit, or `reserve` or `parse_head` refuses it.
     """
-    data = b""
+    data, reserved = b"", False
     while not data.endswith(_END):
         try:
             data += await reader.readuntil(_END)
@@ -95,6 +103,9 @@ async def read_head(reader: asyncio.StreamReader, *, limit: int) -> RequestHead:
             data += await reader.readexactly(overrun.consumed)
         if len(data) > limit:
             raise _too_large(limit)
+        if len(data) > LARGE_HEAD and not reserved:
+            reserve()
+            reserved = True
     return parse_head(data, limit=limit)
 
 
@@ -113,6 +124,8 @@ def parse_head(data: bytes, *, limit: int = MAX_HEAD) -> RequestHead:
         raise Refusal(400, "the request line is not HTTP/1.1")
     if (request_line[3], request_line[4]) != ("1", "1"):
         raise Refusal(505, "only HTTP/1.1 is supported")
+    if len(lines) > MAX_HEADERS:
+        raise Refusal(431, f"the request has more than {MAX_HEADERS} headers")
     headers: CIMultiDict[str] = CIMultiDict()
     for line in lines:
         header = _HEADER.fullmatch(line)

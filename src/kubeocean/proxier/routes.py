@@ -138,7 +138,8 @@ def metrics_route(method: str, target: str) -> tuple[str, Page]:
     if not vnode or not page:
         raise Refusal(400, "the path must be /<node>/metrics")
     if page not in _METRICS_PAGES:
-        raise Refusal(404, "there is no such page")
+        pages = ", ".join(sorted(_METRICS_PAGES))
+        raise Refusal(404, f"there is no page {page!r} on the metrics port; there are {pages}")
     _allow(method, "GET")
     if not _SUBDOMAIN.fullmatch(vnode):
         raise Refusal(400, f"node: is not a valid name (got {vnode!r})")
@@ -274,7 +275,10 @@ def _log_query(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         raise Refusal(400, f"stream: must be All, Stdout or Stderr (got {stream!r})")
     if stream != "All":
         if "tailLines" in dict(query):
-            raise Refusal(400, "tailLines: cannot be given together with one stream")
+            raise Refusal(
+                400,
+                f"tailLines: cannot be given together with stream={stream}; only with stream=All",
+            )
         query.append(("stream", stream))
     return tuple(query)
 

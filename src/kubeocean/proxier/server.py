@@ -28,6 +28,7 @@ from kubeocean.errors import ConfigError, Refusal, Unreachable
 from kubeocean.proxier.audit import log_failed_handshake, log_unreadable_request
 from kubeocean.proxier.connection_limits import ConnectionLimits, RateLimits
 from kubeocean.proxier.http import (
+    LARGE_HEAD,
     MAX_CERTIFIED_HEAD,
     MAX_HEAD,
     PLAIN_TEXT,
@@ -92,6 +93,7 @@ class _Connection:
     task: asyncio.Task[None] | None = None
     subject: str = ""  # of the verified certificate; empty without one
     idle: bool = False  # waiting for a head
+    has_large_head: bool = False  # a large head of the current request is reserved
 
 
 class KubeletServer:
@@ -268,7 +270,7 @@ class KubeletServer:
         try:
             while not self._closing:
                 try:
-                    head = await _next_head(connection, reader, timeout_s)
+                    head = await self._next_head(connection, reader, timeout_s)
                 except asyncio.IncompleteReadError:
                     return
                 except Refusal as refusal:
@@ -281,14 +283,37 @@ class KubeletServer:
                     head, reader, writer, vnode=port.vnode, metrics_only=port.metrics_only
                 )
                 await self._handler(exchange)
+                self._release_large_head(connection)
                 if exchange.is_last:
                     break
                 timeout_s = KEEP_ALIVE_S if connection.subject else HEAD_S
             await _close(writer)
         finally:
             writer.transport.abort()
+            self._release_large_head(connection)
             self._limits.release(connection.peer, connection.subject)
             self._metrics.set_connections(len(self._connections) - 1)
+
+    async def _next_head(
+        self, connection: _Connection, reader: asyncio.StreamReader, timeout_s: float
+    ) -> RequestHead:
+        def reserve() -> None:
+            if not self._limits.start_large_head(connection.subject):
+                raise Refusal(429, f"too many requests with heads over {LARGE_HEAD} bytes")
+            connection.has_large_head = True
+
+        limit = MAX_CERTIFIED_HEAD if connection.subject else MAX_HEAD
+        connection.idle = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await read_head(reader, limit=limit, reserve=reserve)
+        finally:
+            connection.idle = False
+
+    def _release_large_head(self, connection: _Connection) -> None:
+        if connection.has_large_head:
+            connection.has_large_head = False
+            self._limits.end_large_head(connection.subject)
 
     async def _refuse(
         self, connection: _Connection, writer: asyncio.StreamWriter, refusal: Refusal
@@ -302,18 +327,6 @@ class KubeletServer:
         headers = [("Content-Type", PLAIN_TEXT), ("Content-Length", str(len(body)))]
         writer.write(response_head(refusal.status, [*headers, ("Connection", "close")]) + body)
         await _close(writer)
-
-
-async def _next_head(
-    connection: _Connection, reader: asyncio.StreamReader, timeout_s: float
-) -> RequestHead:
-    connection.idle = True
-    try:
-        async with asyncio.timeout(timeout_s):
-            limit = MAX_CERTIFIED_HEAD if connection.subject else MAX_HEAD
-            return await read_head(reader, limit=limit)
-    finally:
-        connection.idle = False
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -132,4 +132,9 @@ class PublishedClientCa:
         try:
             self._tls.trust_clients(ca.encode())
         except ConfigError as error:
-            _log.error("Could not use published client CA", error=str(error))
+            _log.error(
+                "Could not use the client CA that the computing cluster published, did not change"
+                " the client CA in use",
+                config_map=f"{_CA_NAMESPACE}/{_CA_NAME}",
+                error=str(error),
+            )

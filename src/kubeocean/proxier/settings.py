@@ -87,7 +87,8 @@ class ProxierSettings(ProcessSettings):
         "prometheus-vnode-base-port",
         flags.any_port,
         str(group.VNODE_METRICS_PORT),
-        "Port of /<node>/metrics, with the same TLS and authentication; 0 disables it.",
+        "Port that serves metrics of virtual nodes at /<node>/metrics, with the TLS and"
+        " authentication of --listen-port; 0 disables it.",
     )
     prometheus_vnode_address: str = flag(
         "prometheus-vnode-address",

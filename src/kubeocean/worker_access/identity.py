@@ -159,15 +159,19 @@ class WorkerIdentity:
         try:
             identity = await identity_of(client)
         except (Forbidden, NotFound, Unauthorized) as error:
-            _log.warning(
-                "Could not read identity of cluster", server=access.server, error=str(error)
-            )
             identity = self._assumed_identity(access)
+            _log.warning(
+                "Could not read the identity of the worker cluster",
+                server=access.server,
+                consequence=_consequence(identity),
+                error=str(error),
+            )
         except Unreachable:
             raise
         except ApiError as error:
             raise Unreachable(
-                f"could not read the identity of the cluster: {error}", sent=False
+                f"could not read the identity of the worker cluster at {access.server}: {error}",
+                sent=False,
             ) from error
         finally:
             await client.close()
@@ -197,7 +201,7 @@ class WorkerIdentity:
         if error:
             _log.error("Kubeconfig points to another cluster", error=error)
         else:
-            _log.info("Kubeconfig points to the worker again")
+            _log.info("Kubeconfig points to the worker again", server=self._checked.server)
         for handler in self._handlers:
             handler(error)
 
@@ -206,6 +210,15 @@ class WorkerIdentity:
         if self._checked_id == _HIDDEN:
             identity = f"does not permit reading namespace {SYSTEM_NAMESPACE}, which identifies it"
         return f"the cluster at {server} {identity}, and the binding is for {worker_id}"
+
+
+def _consequence(assumed: str) -> str:
+    """Return what follows from an identity that is assumed because it could not be read."""
+    if assumed == _HIDDEN:
+        return "requests to the cluster are refused until its identity can be read"
+    if assumed:
+        return "the cluster is assumed to be the one that the previous kubeconfig pointed to"
+    return "the kubeconfig is used without a check that it points to the worker"
 
 
 def _server(access: Access) -> tuple[object, ...]:

@@ -74,7 +74,7 @@ class LookupEnv:
         )
 
     def locate(self, pod: Pod, pnode: str = "n1") -> PodLocation | int:
-        """The location of a pod, or the status of the refusal."""
+        """Return the location of a pod, or the status of the refusal."""
         try:
             return self.lookup.locate(Key(pod.namespace, pod.name), self.vnode(pnode))
         except Refusal as refusal:

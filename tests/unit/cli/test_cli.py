@@ -1,6 +1,6 @@
 """The command line: exit codes, one clear message, and nothing left behind.
 
-The programs here are stand-ins that never serve: what is tested is how we fail.
+The programs of the control planes are stand-ins that never serve: the tests are about failures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support.wait import until
 async def home(tmp_path: Path) -> AsyncIterator[Home]:
     home = Home(tmp_path / "home")
     yield home
-    await until(lambda: not home.processes(), within=10, what="the end of all processes")
+    await until(lambda: not home.processes(), within=10, waiting_for="the end of all processes")
 
 
 def _programs(home: Home, script: str) -> None:
@@ -228,7 +228,7 @@ async def test_an_interrupted_start_leaves_no_process_and_no_file(
 ) -> None:
     _programs(home, "exec sleep 600")
     async with home.running("up", "--workers", "1", *mode) as up:
-        await until(lambda: len(_sleepers(home)) >= 2, what="two etcds")
+        await until(lambda: len(_sleepers(home)) >= 2, waiting_for="two etcds")
         up.signal(number)
         assert await up.ended() == code
     assert "Traceback" not in up.output
@@ -243,7 +243,7 @@ async def test_a_second_signal_does_not_interrupt_the_cleanup(
     # An etcd that needs a moment to end, and writes until then.
     _programs(home, "trap 'sleep 1; exit' TERM; while :; do mktemp -p . >/dev/null; done")
     async with home.running("up", "--ephemeral", "--workers", "0") as up:
-        await until(lambda: list(home.temporary.glob("*/computing/tmp.*")), what="an etcd")
+        await until(lambda: list(home.temporary.glob("*/computing/tmp.*")), waiting_for="an etcd")
         up.signal(number)
         await asyncio.sleep(0.3)
         up.signal(number)
@@ -317,7 +317,7 @@ async def test_programs_may_be_named_by_a_relative_path(home: Home) -> None:
 async def test_a_paused_supervisor_is_stopped_too(home: Home) -> None:
     _programs(home, "exec sleep 600")
     async with home.running("up", "--workers", "0") as up:
-        await until(lambda: len(_sleepers(home)) == 1, what="one etcd")
+        await until(lambda: len(_sleepers(home)) == 1, waiting_for="one etcd")
         state = home.directory().read()
         assert state is not None
         os.kill(state.process.pid, signal.SIGSTOP)
@@ -330,9 +330,9 @@ async def test_a_paused_supervisor_is_stopped_too(home: Home) -> None:
 async def test_two_concurrent_starts_start_one_ocean(home: Home) -> None:
     _programs(home, "exec sleep 600")
     async with home.running("up", "--workers", "0") as first:
-        await until(lambda: len(_sleepers(home)) == 1, what="one etcd")
+        await until(lambda: len(_sleepers(home)) == 1, waiting_for="one etcd")
         async with home.running("up", "--workers", "0") as second:
-            await second.says("waiting for another start or stop of ocean")
+            await second.wait_for_output("waiting for another start or stop of ocean")
             assert len(_sleepers(home)) == 1
             second.signal(signal.SIGINT)
             assert await second.ended() == 130
@@ -343,7 +343,7 @@ async def test_two_concurrent_starts_start_one_ocean(home: Home) -> None:
 
 def test_the_command_is_imported_quickly(home: Home) -> None:
     script = (
-        # CPU time: what the machine does beside us does not count.
+        # CPU time, so that other processes of the machine do not count.
         "import sys, time; start = time.process_time(); import kubeocean.cli.main;"
         "print(time.process_time() - start);"
         "print([m for m in ('aiohttp', 'cryptography', 'yaml', 'msgspec', 'asyncio')"

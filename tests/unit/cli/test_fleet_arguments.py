@@ -20,7 +20,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from kubeocean.cli.app import app
+from kubeocean.cli.commands import app
 from support.certificates import kubeconfig, write
 from support.commands import Home
 from support.servers import Server, head_of, serving
@@ -109,7 +109,7 @@ def run(
 
 
 def the_message(result: Result) -> str:
-    """The only message of a command that failed on purpose."""
+    """Return the only message of a command that failed on purpose."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
@@ -309,7 +309,7 @@ async def test_a_signal_ends_a_command_that_waits_for_the_hub(
         path = str(write(tmp_path / "config", kubeconfig({}, {"server": server.url})))
         home = Home(tmp_path / "home")
         async with home.running("fleet", "clusters", "--hub-kubeconfig", path) as command:
-            await until(lambda: server.heads, what="a request")
+            await until(lambda: server.heads, waiting_for="a request")
             command.signal(number)
             assert await command.ended() == 128 + number
     assert command.output == ""

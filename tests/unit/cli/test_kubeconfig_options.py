@@ -18,7 +18,7 @@ EMPTY = json.dumps({"kind": "List", "metadata": {}, "items": []}).encode()
 
 
 def renamed(document: object) -> object:
-    """The same kubeconfig with other names of context, cluster and user."""
+    """Return the same kubeconfig with other names of context, cluster and user."""
     text = json.dumps(document)
     for name, other in (("here", "second"), ("sea", "lake"), ("admin", "robot")):
         text = text.replace(f'"{name}"', f'"{other}"')

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from kubeocean.runtime.objects import Json
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Case", "container", "pod"]
 
 NODE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A node, the pods on it, and what is offered of it under these limits."""
+    """A node, the pods on it, and the amounts that are offered under these limits."""
 
     name: str
     offered: dict[str, str]
@@ -216,7 +216,7 @@ CASES: tuple[Case, ...] = (
                 },
             ),
         ),
-        plain=False,  # only a kubelet says so
+        plain=False,  # only a kubelet sets this status
     ),
     Case(
         "pods that ended take nothing",
@@ -270,7 +270,7 @@ CASES: tuple[Case, ...] = (
         {"cpu": "1", "memory": "8Gi", "pods": "110"},
         allocatable={},
         limits=({"resource": "cpu", "percent": 25},),
-        plain=False,  # a server fills in what is allocatable
+        plain=False,  # a server sets the allocatable
     ),
     Case(
         "resources of every kind are lent, limited or not",

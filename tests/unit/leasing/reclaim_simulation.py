@@ -55,7 +55,7 @@ class Attempted:
 
 @dataclass
 class SimulatedNode:
-    """Everything that a plan is made from, and what follows from carrying it out."""
+    """All inputs of a plan, and their changes when the plan is carried out."""
 
     rules: ReclaimRules
     cause: ReclaimCause | None = ReclaimCause.WINDOW_CLOSED
@@ -138,7 +138,7 @@ class SimulatedNode:
             self.pods[name] = target
 
     def pass_until(self, instant: datetime) -> None:
-        """Move the clock; pods that had to end by then have, unless they are stuck."""
+        """Advance the clock; pods whose end is due by then end, unless they are stuck."""
         self.now = max(self.now, instant)
         for name, each in list(self.pods.items()):
             over = each.leaving_by is not None and each.leaving_by <= self.now
@@ -146,7 +146,8 @@ class SimulatedNode:
                 del self.pods[name]
 
     def run(self, *, until: datetime, most: int = 2000) -> list[ReclaimPlan]:
-        """Follow plans until that instant, waking when a plan asks for it or when a pod ended."""
+        """Carry out plans until that instant; a new plan is made at `again_at` and when a pod
+        ended."""
         start = len(self.plans)
         for _ in range(most):
             made = self.follow()

@@ -1,4 +1,4 @@
-"""Policies as the syncer knows them: last valid form, and since when they force."""
+"""Policies in the syncer's cache: last valid form, and since when they force."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from kubeocean.api.policies import PolicySpec, PolicyStatus, ResourceLeasingPolicy, TimeWindow
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since, read_policy
-from kubeocean.leasing.policy_choice import ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 from kubeocean.runtime.objects import Meta
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -9,12 +9,21 @@ from hypothesis import strategies as st
 
 from kubeocean.api.policies import ResourceLimit
 from kubeocean.leasing.amounts import Amounts, add
-from kubeocean.leasing.capacity import LimitedBy, base_of, offer
+from kubeocean.leasing.capacity import (
+    LimitedBy,
+    base_of,
+    capped_capacity,
+    node_capacity,
+    offer,
+    reaches_offer,
+    resources_of,
+)
 from kubeocean.leasing.limits import Limit, parse_limits
-from kubeocean.leasing.requests import CountedPod, requests_of
+from kubeocean.leasing.requests import CountedPod, NodeUsage, requests_of
+from kubeocean.runtime.kinds import Node, NodeStatus
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import ZERO, Format, Quantity
-from unit.leasing.cases import CASES, Case
+from unit.leasing.cases import CASES, Case, container, pod
 
 unhurried = settings(deadline=None)
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage")
@@ -22,20 +31,65 @@ RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage")
 
 def total_of(pods: tuple[Json, ...]) -> Amounts:
     total: dict[str, Quantity] = {}
-    for pod in pods:
-        add(total, requests_of(msgspec.convert(pod, CountedPod)))
+    for each in pods:
+        add(total, requests_of(msgspec.convert(each, CountedPod)))
     return total
+
+
+def usage_of(*, ours: tuple[Json, ...] = (), others: tuple[Json, ...] = ()) -> NodeUsage:
+    """Return the requests on a node with these pods."""
+    usage = NodeUsage()
+    usage.put("ours", total_of(ours), ours=True)
+    usage.put("others", total_of(others), ours=False)
+    return usage
+
+
+def node_with(allocatable: dict[str, str], capacity: dict[str, str] | None = None) -> Node:
+    return Node(status=NodeStatus(capacity={**(capacity or {})}, allocatable={**allocatable}))
+
+
+def texts(amounts: Amounts) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_worked_case(case: Case) -> None:
-    capacity = offer(
-        base_of(case.allocatable, case.capacity),
-        others=total_of(case.others),
-        ours=total_of(case.ours),
-        limits=parse_limits(msgspec.convert(case.limits, tuple[ResourceLimit, ...])),
+    capacity = node_capacity(
+        node_with(case.allocatable, case.capacity),
+        usage_of(ours=case.ours, others=case.others),
+        parse_limits(msgspec.convert(case.limits, tuple[ResourceLimit, ...])),
+        unknown=(),
     )
-    assert {name: str(amount) for name, amount in capacity.offered.items()} == case.offered
+    assert texts(capacity.offered) == case.offered
+
+
+def test_the_capacity_of_a_node_has_every_step_to_the_offer() -> None:
+    pnode = node_with({"cpu": "8", "memory": "32Gi", "pods": "110"})
+    usage = usage_of(ours=(pod(container(cpu="1")),), others=(pod(container(cpu="2")),))
+    limits = (Limit("cpu", percent=50), Limit("memroy", Quantity.parse("4Gi")))
+    capacity = node_capacity(pnode, usage, limits, unknown=("memroy",))
+    assert texts(capacity.base) == {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    assert texts(capacity.leftover) == {"cpu": "6", "memory": "32Gi", "pods": "109"}
+    assert texts(capacity.lent) == {"cpu": "3", "memory": "0", "pods": "109"}
+    assert texts(capacity.offered) == texts(capacity.lent)
+    assert (capacity.unknown, capacity.withheld) == (("memroy",), ("memory",))
+    assert capacity.limited_by("memory") is LimitedBy.LIMIT
+
+
+def test_a_node_without_allocatable_has_the_resources_of_its_capacity() -> None:
+    pnode = node_with({}, {"cpu": "8"})
+    assert resources_of(pnode) == {"cpu"}
+    assert texts(node_capacity(pnode, NodeUsage(), (), ()).offered) == {"cpu": "8"}
+    assert resources_of(Node()) == frozenset()
+
+
+def test_a_capped_offer_shrinks_with_the_node_and_never_grows() -> None:
+    vnode = node_with({"cpu": "3", "memory": "4Gi", "pods": "0"}, {"pods": "20"})
+    large = node_with({"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "4"})
+    offered = texts(capped_capacity(large, NodeUsage(), vnode).offered)
+    assert offered == {"cpu": "3", "memory": "4Gi", "pods": "20", "nvidia.com/gpu": "0"}
+    usage = usage_of(ours=(pod(container(cpu="500m")),), others=(pod(container(cpu="6")),))
+    assert texts(capped_capacity(large, usage, vnode).offered) == offered | {"cpu": "2"}
 
 
 def test_the_table_is_large_enough_to_be_reused_on_real_clusters() -> None:
@@ -104,6 +158,29 @@ def test_the_bound_that_is_named_is_the_one_that_holds(
                 assert offered == capacity.leftover[name] < capacity.base[name]
             case LimitedBy.NODE:
                 assert offered == capacity.base[name]
+
+
+# Few and small numbers, so that requests, limits and offers often meet. Requests are in steps that
+# an API server stores, as `requests_of` returns them.
+few = st.integers(0, 6).map(Quantity.whole)
+few_amounts = st.fixed_dictionaries({"cpu": few}, optional={"memory": few, "pods": few})
+whole_nodes = st.fixed_dictionaries(
+    dict.fromkeys(RESOURCES, st.integers(4, 12).map(Quantity.whole))
+)
+few_limits = st.lists(st.builds(Limit, st.sampled_from(["cpu", "memory"]), few), max_size=2)
+
+
+@unhurried
+@given(
+    base=few_amounts, others=few_amounts, before=few_amounts, after=few_amounts, limits=few_limits
+)
+def test_an_offer_does_not_depend_on_requests_of_our_pods_below_it(
+    base: Amounts, others: Amounts, before: Amounts, after: Amounts, limits: list[Limit]
+) -> None:
+    offered = offer(base, others=others, ours=before, limits=limits).offered
+    changed = offer(base, others=others, ours=after, limits=limits).offered
+    if not reaches_offer(before, offered) and not reaches_offer(after, offered):
+        assert texts(changed) == texts(offered)
 
 
 def test_an_amount_below_zero_is_offered_as_nothing() -> None:

@@ -19,7 +19,8 @@ from kubeocean.leasing.decision import (
     decide,
     is_lendable,
 )
-from kubeocean.leasing.policy_choice import Candidate, ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
+from kubeocean.leasing.policy_choice import Candidate
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import Meta
 

@@ -16,6 +16,7 @@ from kubeocean.leasing.limits import (
     apply_limits,
     cautious_limits,
     parse_limits,
+    unknown_resources,
     withheld_resources,
 )
 from kubeocean.runtime.quantity import Format, Quantity
@@ -133,11 +134,18 @@ def test_a_misspelled_limit_withholds_what_its_author_meant(
     written: tuple[str, ...], withheld: tuple[str, ...]
 ) -> None:
     limits = parse_limits(ResourceLimit(name, percent=50) for name in written)
-    unknown = [name for name in written if name not in NODE]
+    unknown = unknown_resources(limits, NODE)
     assert withheld_resources(limits, unknown, NODE) == withheld
     leftover = dict.fromkeys(NODE, Quantity.whole(8))
     lent = apply_limits(leftover, cautious_limits(limits, unknown, NODE))
     assert {name for name in NODE if not lent[name]} == set(withheld)
+
+
+def test_a_limited_resource_is_unknown_only_beside_known_ones() -> None:
+    limits = [Limit(name, percent=50) for name in ("cpuu", "cpu", "xyz", "cpuu")]
+    assert unknown_resources(limits, NODE) == ("cpuu", "xyz")
+    assert unknown_resources(limits, ("cpu", "cpuu", "xyz")) == ()
+    assert unknown_resources(limits, ()) == ()
 
 
 @pytest.mark.parametrize("percent", [1, 100])

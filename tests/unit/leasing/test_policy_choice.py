@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeocean.api.policies import PolicySpec
-from kubeocean.leasing.policy_choice import Candidate, Chosen, ParsedPolicy, Reason, choose
+from kubeocean.leasing.parsed_policy import ParsedPolicy
+from kubeocean.leasing.policy_choice import Candidate, Chosen, Reason, choose
 
 unhurried = settings(deadline=None)
 

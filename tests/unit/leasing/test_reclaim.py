@@ -397,7 +397,7 @@ def test_a_node_that_is_lent_and_was_never_reclaimed_is_left_alone() -> None:
     assert (node.phase, node.taints) == (ReclaimPhase.LENT, ())
 
 
-# The node itself goes
+# The node itself is deleted
 
 
 @pytest.mark.parametrize("cause", [ReclaimCause.POLICY_REMOVED, ReclaimCause.POLICY_NARROWED])

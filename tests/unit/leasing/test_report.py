@@ -134,7 +134,7 @@ def test_only_a_closed_window_of_a_policy_that_does_not_lend_begins_a_reclaim_of
     stopped, condition = stopped_reclaim()
     cause = ReclaimCause.WINDOW_CLOSED if closed else ReclaimCause.POLICY_NARROWED
     node = SimulatedNode(rules=FORCE, cause=cause, now=after(90))
-    node.follow()  # a node that goes is reclaimed once it has its taint
+    node.follow()  # a node that is deleted is reclaimed once it has its taint
     empty = node.report()
     assert not empty.under_way
     status, condition = updated(progress(empty, lends=lends), stopped, condition, 90)

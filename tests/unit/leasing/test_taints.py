@@ -35,7 +35,7 @@ KEY = TAINT.key
         (Toleration(KEY, "", "true", NO_SCHEDULE), False),
         (Toleration(KEY, "Equal", "false"), False),
         (Toleration(KEY, "Equal"), False),
-        (Toleration("", "Equal", "true"), True),  # no server takes it, and Kubernetes would match
+        (Toleration("", "Equal", "true"), True),  # API servers refuse it; Kubernetes would match it
         (Toleration(KEY, "Gt", "0"), False),
         (Toleration(KEY, "Lt", "9"), False),
         (Toleration(KEY, "exists"), False),

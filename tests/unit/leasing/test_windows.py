@@ -1,4 +1,4 @@
-"""Calendars against a model that asks the wall clock minute by minute."""
+"""Calendars against a model that checks each minute of the wall clock."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ windows = st.lists(
 
 @st.composite
 def moments(draw: st.DrawFn) -> tuple[ZoneInfo, datetime]:
-    """A zone and an instant, often close to where its clocks are changed."""
+    """Return a zone and an instant, often close to where its clocks are changed."""
     zone = draw(zones)
     changes = clock_changes(zone)
     if changes and draw(st.booleans()):
@@ -181,7 +181,7 @@ def utc(text: str) -> datetime:
 
 
 def edges(calendar: Calendar, start: str, count: int) -> list[str]:
-    """The next edges, as the wall clock in UTC shows them."""
+    """Return the next edges, as the wall clock in UTC shows them."""
     edges, at = [], utc(start)
     for _ in range(count):
         edge = next_edge(calendar, at)
@@ -192,7 +192,7 @@ def edges(calendar: Calendar, start: str, count: int) -> list[str]:
 
 
 def calendar(*written: str, zone: tzinfo = UTC) -> Calendar:
-    """Windows as `20:00-06:00 friday saturday`."""
+    """Return the calendar of windows such as `20:00-06:00 friday saturday`."""
     parts = [each.split() for each in written]
     return Calendar.of([TimeWindow(*p[0].split("-"), days=tuple(p[1:])) for p in parts], zone)
 

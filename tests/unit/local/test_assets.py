@@ -74,7 +74,7 @@ async def test_a_build_is_made_once_and_serves_all_names_of_it(world: AssetWorld
     world.install_go()
     assets = await world.finder().ensure(CONTROL_PLANE)
     assert len(world.builds) == 1
-    # The link keeps its own name: the program behind it looks at how it is called.
+    # The link keeps its own name, because the linked program reads the name of its command.
     assert assets.path("etcd").name == "etcd"
     assert assets.path("etcd").samefile(assets.path("kube-apiserver"))
     assert await world.finder().ensure(CONTROL_PLANE)
@@ -208,7 +208,7 @@ def test_a_directory_of_programs_can_be_used_as_it_is(world: AssetWorld) -> None
 
 
 class Seeker:
-    """A process that looks for assets."""
+    """A process that finds or builds assets."""
 
     def __init__(self, world: AssetWorld, *names: str) -> None:
         self._argv = (sys.executable, fakego.__file__, str(world.root), *names)
@@ -263,7 +263,7 @@ async def test_of_concurrent_builds_one_works_and_the_others_wait(
 
 
 def _running_go(world: AssetWorld) -> list[str]:
-    """The shells of the fake go, which have its path in their command line."""
+    """Return the command lines of running shells of the fake go."""
     mark = str(world.root / "bin" / "go").encode()
     actual = []
     for entry in os.scandir("/proc"):
@@ -284,11 +284,13 @@ async def test_an_interrupted_build_leaves_no_process_and_no_broken_cache(
     world.install_go(mode='echo half >"$target"; touch "$target.started"; sleep 600')
     seekers.append(Seeker(world, "kwok"))
     await seekers[0].start()
-    await until(lambda: list(world.cache.glob("*.tmp-*/kwok.started")), what="a half-made file")
+    await until(
+        lambda: list(world.cache.glob("*.tmp-*/kwok.started")), waiting_for="a half-made file"
+    )
     seekers[0].signal(number)
     assert await seekers[0].ended() != 0
-    await until(lambda: not _running_go(world), what="the end of go")
-    # Nobody can clean up after SIGKILL but the next one; after Ctrl-C there is nothing to clean.
+    await until(lambda: not _running_go(world), waiting_for="the end of go")
+    # After SIGKILL only the next build can clean up; after Ctrl-C there is nothing to clean.
     assert len(_leftovers(world)) == (1 if number == signal.SIGKILL else 0)
     world.install_go()
     assets = await world.finder().ensure(["kwok"])

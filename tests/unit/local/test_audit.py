@@ -1,4 +1,4 @@
-"""The audit log: who asked for what."""
+"""The audit log: its requests, by user."""
 
 from __future__ import annotations
 

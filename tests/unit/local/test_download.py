@@ -29,7 +29,7 @@ KWOK = f"/kubernetes-sigs/kwok/releases/download/{pinned().kwok}/{KWOK_FILE}"
 
 
 class Mirror:
-    """A server of files; every path that was asked for is remembered."""
+    """A server of files that records the path of each request."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

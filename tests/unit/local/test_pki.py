@@ -1,4 +1,4 @@
-"""Certificates: who signs, who is named, what is kept."""
+"""Certificates: signers, subjects, and files that are kept."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_client_accepts_the_server_by_name_and_by_address(tmp_path: Path) -> N
 
 
 def _handshake(directory: Path, authority: LocalAuthority, host: str) -> str:
-    """The common name that a server sees after a handshake in memory."""
+    """Return the client's common name as a server reads it after a handshake in memory."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(directory / "server.crt", directory / "server.key")
     server.load_verify_locations(cadata=authority.certificate.decode())

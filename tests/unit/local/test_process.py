@@ -145,7 +145,7 @@ async def test_a_program_starts_with_default_signals_and_in_its_own_session(
     assert os.getsid(process.pid) == process.pid
     await process.wait()
     ignored = next(line for line in process.tail(100) if line.startswith("SigIgn"))
-    # The C library keeps two signals for itself; nobody can set what becomes of those.
+    # The C library reserves two signals, whose handlers cannot be set.
     settable = sum(1 << (number - 1) for number in signal.valid_signals())
     assert int(ignored.split()[1], 16) & settable == 0
 
@@ -215,7 +215,7 @@ asyncio.run(main())
 
 
 def _gone(pid: int) -> bool:
-    """Its new parent may take its time to bury it; dead it is."""
+    """Whether a process has ended, also if its parent has not waited for it yet."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -239,7 +239,7 @@ async def test_no_child_survives_its_parent(tmp_path: Path, end: str) -> None:
             assert psutil.pid_exists(pid)
             parent.send_signal(signal.SIGINT if end == "interrupt" else signal.SIGKILL)
         parent.wait()
-        await until(lambda: _gone(pid), within=5, what="the child to end")
+        await until(lambda: _gone(pid), within=5, waiting_for="the child to end")
 
 
 def test_the_end_is_seen_under_uvloop(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ async def test_a_connection_without_a_certificate_gets_one_health_check(
 
 
 async def from_address(proxier: RunningServer, address: str, tls: ssl.SSLContext | None) -> bytes:
-    """The response to a health check from this address."""
+    """Return the response to a health check from this address."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", proxier.port, ssl=tls, local_addr=(address, 0)
     )

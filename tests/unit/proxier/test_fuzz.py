@@ -94,7 +94,7 @@ FIELDS = [
 
 
 def heads() -> st.SearchStrategy[bytes]:
-    """Requests that are nearly valid, and some that are not at all."""
+    """Return a strategy of requests that are nearly valid, and of invalid ones."""
     piece = st.one_of(st.sampled_from(TARGETS), st.text(max_size=30).map(lambda text: "/" + text))
     line = st.tuples(
         st.sampled_from(["GET", "POST", "HEAD", "PUT", "get", ""]),
@@ -111,7 +111,7 @@ def heads() -> st.SearchStrategy[bytes]:
 
 
 async def answer_to(fuzzed: Fuzzed, data: bytes, *, certified: bool) -> bytes:
-    """All that is answered until the connection ends, which the last request asks for."""
+    """Return all answers until the connection ends; the last request asks to close it."""
     reader, writer = await fuzzed.proxier.connect(fuzzed.contexts[certified])
     fuzzed.proxier.opened.remove(writer)
     try:

@@ -68,7 +68,7 @@ async def kubelets(
     worker: TokenIssuer | None = None,
     clock: VirtualClock | None = None,
 ) -> AsyncIterator[_Kubelets]:
-    """A client for these servers, as kubelets with the addresses `k0`, `k1` and so on."""
+    """Yield a client for these servers, as kubelets with the addresses `k0`, `k1` and so on."""
     access = Access("https://127.0.0.1:1", ca=authority.certificate, token=Secret(OWN))
     credential = credential_of(worker or TokenIssuer(), EditedAccess(access), clock)
     client = _Kubelets(credential._client, credential, port=0)
@@ -186,7 +186,7 @@ async def read_page(client: _Kubelets) -> bytes:
 
 
 async def test_a_hostile_kubelet_never_sees_the_bindings_own_token() -> None:
-    """Whatever the kubelet answers, while the worker fails and loses the account."""
+    """For every answer of the kubelet, also if the worker fails or the account is deleted."""
     authority, clock, worker = (
         LocalAuthority.create("kubelets"),
         VirtualClock(),

@@ -22,7 +22,7 @@ CERTIFIED = Access(
 
 
 async def shown(credential: KubeletCredential) -> str:
-    """The token that a kubelet would see."""
+    """Return the token that a kubelet would see."""
     await credential.ensure()
     token = credential.current().token
     return token.reveal() if token is not None else ""

@@ -110,7 +110,7 @@ def test_a_very_long_line_is_rewritten_in_linear_time(odd: str) -> None:
 
 
 def exposition_text() -> st.SearchStrategy[str]:
-    """Metrics as kubelets write them, with any value that a label can have."""
+    """Return metrics as kubelets write them, with any value that a label can have."""
     value = st.text(alphabet=st.sampled_from('ab\\"{}\n,= #'), max_size=8).map(_escaped)
     name = st.sampled_from(["web-1", "db-2", "secret", ""])
     line = st.builds(

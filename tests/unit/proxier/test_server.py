@@ -24,7 +24,7 @@ GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 async def echo_handler(exchange: Exchange) -> None:
-    """Responds with method and target; `/<number>` is the status."""
+    """Respond with method and target; `/<number>` is the status."""
     target = exchange.head.target
     if target == "/held":
         await exchange.begin_chunks(200, "text/plain")
@@ -83,10 +83,33 @@ async def test_a_caller_with_a_certificate_may_send_a_long_command(proxier: Runn
         target = b"/exec?command=" + b"a" * size
         return b"GET " + target + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
-    assert b" 200 " in await proxier.send(request(250_000), proxier.context())
-    assert b" 431 " in await proxier.send(request(262_144), proxier.context())
+    assert b" 200 " in await proxier.send(request(1_048_000), proxier.context())
+    assert b" 431 " in await proxier.send(request(1_048_576), proxier.context())
     assert b" 200 " in await proxier.send(request(16_000))
     assert b" 431 " in await proxier.send(request(17_000))
+
+
+async def test_few_requests_with_large_heads_are_served_at_one_time(
+    proxier: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limits, "MAX_LARGE_HEADS_PER_SUBJECT", 1)
+
+    def request(target: bytes, size: int = 300_000) -> bytes:
+        return b"GET " + target + b" HTTP/1.1\r\nHost: h\r\nX: " + b"a" * size + b"\r\n\r\n"
+
+    reader, writer = await proxier.connect(proxier.context())
+    writer.write(request(b"/held"))
+    await reader.readuntil(b"begun")
+    assert b" 429 " in await proxier.send(request(b"/404"), proxier.context())
+    assert b" 404 " in await proxier.send(request(b"/404", 200_000), proxier.context())
+    writer.close()
+    await until(lambda: proxier.server.connections == 0)
+    # Each request releases its reservation, also where the connection stays open.
+    reader, writer = await proxier.connect(proxier.context())
+    for _ in range(3):
+        writer.write(request(b"/x"))
+        assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+        await reader.readuntil(b"GET /x")
 
 
 async def test_an_older_version_of_http_is_refused_with_505(proxier: RunningServer) -> None:

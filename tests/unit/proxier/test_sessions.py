@@ -38,7 +38,7 @@ RUN = b"POST /run/ns/pod/main?cmd=id HTTP/1.1\r\nHost: h\r\nConnection: close\r\
 
 
 def pod_response(uid: str) -> bytes:
-    """The worker's response for a pod with this UID."""
+    """Return the worker's response for a pod with this UID."""
     body = json.dumps({"metadata": {"name": "pod-1", "namespace": "worker", "uid": uid}}).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + body
@@ -53,7 +53,7 @@ async def proxier_of(
     metrics: Metrics | None = None,
     uids: Iterable[str] = (),
 ) -> AsyncIterator[tuple[RunningServer, Server]]:
-    """A server for this worker, in which the pod has these UIDs, one after the other."""
+    """Yield a server for this worker, in which the pod has these UIDs, one after the other."""
     pod_uids = chain(uids, repeat("b1"))
 
     async def handle(
@@ -118,7 +118,7 @@ async def test_only_the_requested_switch_of_protocols_is_relayed(
     assert b"Location" not in response
     (line,) = [each.msg for each in caplog.records if each.name == "kubeocean.audit"]
     assert isinstance(line, dict)
-    assert line["event"] == "Refused kubelet request"
+    assert line["msg"] == "Refused kubelet request"
     assert {"status": status, "what": "exec", "pod": "ns/pod"}.items() <= line.items()
     assert len(server.heads) == 1
     assert "secret-of-the-caller" not in server.heads[0]
@@ -389,5 +389,5 @@ async def test_a_page_that_lists_pods_leaves_an_audit_line(
             assert b" 200 " in await proxier.send(head.encode(), proxier.context())
     (line,) = [each.msg for each in caplog.records if each.name == "kubeocean.audit"]
     assert isinstance(line, dict)
-    assert line["event"] == "Served kubelet request"
+    assert line["msg"] == "Served kubelet request"
     assert {"status": 200, "what": page[1:], "user": "caller", "node": "v1"}.items() <= line.items()

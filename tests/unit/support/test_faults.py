@@ -33,7 +33,7 @@ class World:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[tuple[ScriptedStream, Listener]]:
-        """An open watch: the server's end of it and the caller's."""
+        """Yield an open watch: the server's end of it and the caller's."""
         source = ScriptedStream()
         self.server.streams.append(source)
         async with self.transport.stream(WATCH) as stream:
@@ -206,7 +206,7 @@ async def test_healing_ends_everything_but_a_crash(world: World) -> None:
     faults.heal()
     assert (await world.transport.send(POST)).status == 200
     async with world.watching() as (source, listener):
-        source.say(b"{}\n")
+        source.feed(b"{}\n")
         assert await listener.soon() == b"{}\n"
     faults.crash_after_write(1)
     with pytest.raises(Crashed):
@@ -264,9 +264,9 @@ async def test_a_refused_watch_is_an_answer(world: World) -> None:
 
 async def test_lines_pass_whole_whatever_the_pieces_are(world: World) -> None:
     async with world.watching() as (source, listener):
-        source.say(b'{"a":', b"1}\n{", b'"b":2}\n{"c"')
+        source.feed(b'{"a":', b"1}\n{", b'"b":2}\n{"c"')
         assert await listener.soon() == b'{"a":1}\n{"b":2}\n'
-        source.say(b":3}\n", b"half", b"")
+        source.feed(b":3}\n", b"half", b"")
         assert await listener.soon() == b'{"a":1}\n{"b":2}\n{"c":3}\nhalf'
         assert listener.end == "ended"
 
@@ -278,10 +278,10 @@ async def test_a_stream_that_is_no_watch_passes_as_it_is(world: World) -> None:
     world.faults.lose(1)
     world.faults.repeat(5)
     async with world.transport.stream(GET) as stream:
-        log.say(b"no line end", b"")
+        log.feed(b"no line end", b"")
         assert [await stream.read(), await stream.read()] == [b"no line end", b""]
     async with world.transport.stream(WATCH) as stream:
-        refusal.say(b"no\n", b"")
+        refusal.feed(b"no\n", b"")
         assert [await stream.read(), await stream.read()] == [b"no\n", b""]
 
 
@@ -294,7 +294,7 @@ async def test_a_cut_reaches_a_reader_of_a_quiet_watch(world: World) -> None:
 
 async def test_a_watch_that_breaks_by_itself_breaks(world: World) -> None:
     async with world.watching() as (source, listener):
-        source.say(b"{}\n", Unreachable("for real"))
+        source.feed(b"{}\n", Unreachable("for real"))
         assert await listener.soon() == b"{}\n"
         assert listener.end is Unreachable
 
@@ -302,7 +302,7 @@ async def test_a_watch_that_breaks_by_itself_breaks(world: World) -> None:
 async def test_a_frozen_watch_says_nothing_not_even_that_it_ended(world: World) -> None:
     async with world.watching() as (source, listener):
         world.faults.freeze()
-        source.say(b"{}\n", b"")
+        source.feed(b"{}\n", b"")
         assert await listener.soon() == b""
         assert not listener.end
         world.faults.thaw()
@@ -313,9 +313,9 @@ async def test_a_frozen_watch_says_nothing_not_even_that_it_ended(world: World) 
 async def test_each_event_is_late_by_the_same_time(world: World) -> None:
     async with world.watching() as (source, listener):
         world.faults.lag(1)
-        source.say(b"1\n", b"2\n")
+        source.feed(b"1\n", b"2\n")
         await world.clock.advance(0.5)
-        source.say(b"3\n")
+        source.feed(b"3\n")
         assert await listener.soon() == b""
         await world.clock.advance(0.6)
         assert await listener.soon() == b"1\n2\n"
@@ -331,7 +331,7 @@ async def test_a_share_of_the_events_is_lost_but_no_bookmark() -> None:
         world = World(seed)
         world.faults.lose(0.5)
         async with world.watching() as (source, listener):
-            source.say(b"".join(lines + marks))
+            source.feed(b"".join(lines + marks))
             got = await listener.soon()
         assert 50 < got.count(b"ADDED") < 150
         assert got.count(b"BOOKMARK") == 20
@@ -342,10 +342,10 @@ async def test_a_share_of_the_events_is_lost_but_no_bookmark() -> None:
 async def test_events_are_repeated_and_rewound(world: World) -> None:
     async with world.watching() as (source, listener):
         world.faults.repeat(1)
-        source.say(b"1\n2\n")
+        source.feed(b"1\n2\n")
         assert await listener.soon() == b"1\n1\n2\n2\n"
         world.faults.repeat(0)
-        source.say(b"3\n")
+        source.feed(b"3\n")
         await listener.soon()
         listener.data = b""
         world.faults.rewind(2)

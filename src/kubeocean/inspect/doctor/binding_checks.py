@@ -135,8 +135,8 @@ def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fi
     access, about = require(worker.access), _about(worker)
     remedy = join_command(worker.binding, "--renew")
     if access.insecure:
-        message = "its kubeconfig has insecure-skip-tls-verify: whoever is between the clusters can"
-        message += " read the credential and all Secrets of pods"
+        message = "its kubeconfig has insecure-skip-tls-verify: an attacker on the network between"
+        message += " the clusters can read the credential and all Secrets of pods"
         pinned = "put the worker's CA into the kubeconfig (certificate-authority-data)"
         yield Finding(Severity.ERROR, about, message, pinned, check="TLS")
     for check, pem in (("client certificate", access.certificate), ("CA", access.ca)):

@@ -17,8 +17,8 @@ from kubeocean.inspect.snapshot import Snapshot, known, require
 from kubeocean.install.wait import rollout
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.clock import instant_of
-from kubeocean.runtime.kinds import Deployment, Lease
-from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.kinds import SECRETS, Deployment, Lease
+from kubeocean.runtime.objects import Json, Untyped, find_condition
 
 __all__ = ["CHECKS", "has_flag"]
 
@@ -307,8 +307,33 @@ def _check_finalizers(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy = "remove that finalizer; the object cannot be deleted otherwise"
                 about = f"{kind} {obj.key}"
                 yield Finding(Severity.ERROR, about, message, remedy, check="finalizers")
+            elif kind == SECRETS.kind:
+                yield from _unread_secret(obj, snapshot)
     for objects in snapshot.marked.values():
         require(objects)
+
+
+def _unread_secret(secret: Untyped, snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield a finding for a Secret with a finalizer that its binding's syncer does not see.
+
+    The earlier implementation set the finalizer. A syncer with an account of its own reads Secrets
+    only in namespaces that it has requested.
+    """
+    domain, accounts = snapshot.domain, known(snapshot.accounts, {})
+    for binding in require(snapshot.bindings):
+        finalizer = domain.finalizer_for(binding.spec.cluster_id)
+        account = naming.syncer_deployment(binding.spec.cluster_id, domain)
+        namespaces = binding.status.secret_namespaces
+        read = {*(namespaces.requested or ()), *(namespaces.granted or ())}
+        held = finalizer in (secret.metadata.finalizers or ())
+        if held and accounts.get(account) is not None and secret.namespace not in read:
+            message = (
+                f"finalizer {finalizer} is of binding {binding.name}, whose syncer reads no "
+                "Secrets of the namespace"
+            )
+            remedy = "remove that finalizer; the object cannot be deleted otherwise"
+            about = f"{SECRETS.kind} {secret.key}"
+            yield Finding(Severity.WARNING, about, message, remedy, check="finalizers")
 
 
 CHECKS: Final = {

@@ -18,9 +18,11 @@ from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.object_parts import RBAC
 from kubeocean.install.permissions import Permission
 from kubeocean.install.roles import (
+    binding_syncer_rights,
     manager_rights,
     proxier_own_rights,
     proxier_rights,
+    secret_rules,
     syncer_own_rights,
     syncer_rights,
 )
@@ -54,7 +56,10 @@ def declared(domain: Domain) -> dict[str, tuple[Permission, ...]]:
 
 
 def declared_for(binding: ClusterBinding, domain: Domain) -> dict[str, tuple[Permission, ...]]:
-    """Return the permissions that the accounts of one binding need, by account."""
+    """Return the permissions that the accounts of one binding need, by account.
+
+    Those to Secrets are in the namespaces that the binding's status lists as granted.
+    """
     cluster_id, secret = binding.spec.cluster_id, binding.spec.secret_ref.name
     syncer = naming.syncer_deployment(cluster_id, domain)
     proxier = naming.proxier_deployment(cluster_id, domain)
@@ -63,10 +68,16 @@ def declared_for(binding: ClusterBinding, domain: Domain) -> dict[str, tuple[Per
         binding=binding.name, secret=secret, lease=syncer, namespace=namespace
     )
     proxiers = proxier_own_rights((secret,), namespace)
-    shared = declared(domain)
+    granted = (
+        permission
+        for each in binding.status.secret_namespaces.granted or ()
+        for rule in secret_rules()
+        for permission in rule.permissions(each)
+    )
+    common = binding_syncer_rights(domain).permissions()
     return {
-        syncer: (*shared[domain.syncer], *syncers.permissions()),
-        proxier: (*shared[domain.proxier], *proxiers.permissions()),
+        syncer: (*common, *syncers.permissions(), *granted),
+        proxier: (*declared(domain)[domain.proxier], *proxiers.permissions()),
     }
 
 
@@ -113,13 +124,14 @@ async def _lacks(
 async def _rules(client: Client, account: str, namespace: str, where: str) -> tuple[Json, ...]:
     """Return the rules of the roles of our names to which a service account is bound.
 
-    The account of a binding has a second ClusterRoleBinding, to the role that all share.
+    The account of a binding has a second ClusterRoleBinding, to the role that all share. That of a
+    syncer has a RoleBinding in each namespace of which it reads Secrets.
     """
-    own = await _bound_rules(client, account, account, namespace, where)
-    if where:
-        return own
-    shared = await _bound_rules(client, f"{account}-shared", account, namespace, where)
-    return (*own, *shared)
+    names = (account, f"{account}-secrets" if where else f"{account}-shared", f"{account}-common")
+    rules: list[Json] = []
+    for name in names:
+        rules += await _bound_rules(client, name, account, namespace, where)
+    return tuple(rules)
 
 
 async def _bound_rules(
@@ -129,7 +141,10 @@ async def _bound_rules(
     bindings, roles = _LOCAL if where else _WIDE
     try:
         bound = (await client.get(bindings, binding, where, keep_raw=True)).content()
-        role = (await client.get(roles, bound["roleRef"]["name"], where, keep_raw=True)).content()
+        reference = bound["roleRef"]
+        local = reference["kind"] == roles.kind and roles.namespaced
+        resource, home = (roles, where) if local else (_WIDE[1], "")
+        role = (await client.get(resource, reference["name"], home, keep_raw=True)).content()
     except NotFound:
         return ()
     subjects = bound.get("subjects") or ()

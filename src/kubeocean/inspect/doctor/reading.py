@@ -56,17 +56,17 @@ from kubeocean.runtime.kinds import (
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 from kubeocean.syncer.cleanup.diff import Difference
 from kubeocean.syncer.cleanup.snapshot import ClusterSnapshot
+from kubeocean.syncer.replication.kinds.table import REPLICATED_KINDS
 from kubeocean.worker_access.client import find_binding
 from kubeocean.worker_access.identity import identity_of
 
 __all__ = ["DANGERS", "DoctorReader"]
 
 _PODS: Final = Resource("", "v1", "pods", "Pod", True, Untyped)
-_MARKED: Final = (
-    Resource("", "v1", "configmaps", "ConfigMap", True, Untyped),
-    SECRETS,
-    Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped),
-    Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped),
+# The sources of copies, which have a finalizer for each binding that replicates them.
+_MARKED: Final = tuple(
+    Resource(each.group, each.version, each.plural, each.kind, each.namespaced, Untyped)
+    for each in (kind.sources for kind, _ in REPLICATED_KINDS)
 )
 # Rights that no credential of ours needs, and that would do most harm if the credential leaked.
 DANGERS: Final = (
@@ -148,9 +148,11 @@ class DoctorReader(SnapshotReader):
             )
             if not isinstance(programs, NotRead):
                 listed = tasks.create_task(self.deployments(programs))
-                pods = tasks.create_task(read_part("pods of our programs", self._pods(programs)))
+                pods = tasks.create_task(
+                    read_part("pods of Kubeocean's programs", self._pods(programs))
+                )
             accounts = tasks.create_task(
-                read_part("rights of our accounts", missing_rights(client, domain, chosen))
+                read_part("rights of Kubeocean's accounts", missing_rights(client, domain, chosen))
             )
             services = tasks.create_task(read_part("Services", self._services()))
             marked = tasks.create_task(self._marked())
@@ -203,7 +205,7 @@ class DoctorReader(SnapshotReader):
             if not recorded:
                 return self.computing
             reason = f"they run in the management cluster {recorded}; add {OPTION}"
-            return NotRead("our programs", reason)
+            return NotRead("Kubeocean's programs", reason)
         if not recorded:
             message = (
                 "no management cluster is recorded in this installation; leave this option out"
@@ -357,7 +359,8 @@ class DoctorReader(SnapshotReader):
         policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]],
         snapshot: Snapshot,
     ) -> SnapshotPart[frozenset[str]]:
-        """Return the UIDs of policies that are left over in each of two successive reads."""
+        """Return the UIDs of policies that have the finalizer of a deleted binding in each of two
+        successive reads."""
         if isinstance(policies, NotRead):
             return NOT_REQUESTED
         bindings = known(snapshot.bindings, ())

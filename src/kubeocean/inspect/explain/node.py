@@ -327,22 +327,22 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     assert isinstance(decision, Lend)
     policy = decision.policy.name
     reasons = [f"its window is {window_text(decision.policy.parsed, node.binding.now)}"]
-    if evaluation.unknown:
-        unknown, withheld = few(evaluation.unknown), few(evaluation.withheld)
+    if capacity is None:
+        verdict = f"it is lent by policy {policy}; how much it offers is not known"
+        return Answer(ExplanationRule.LENT, verdict, tuple(reasons))
+    if capacity.unknown:
+        unknown, withheld = few(capacity.unknown), few(capacity.withheld)
         reasons.append(
             f"policy {policy} limits {unknown}, a resource of no node that it selects; read"
             f" cautiously, that lends nothing of {withheld or 'no resource of this node'}"
         )
-    if capacity is None:
-        verdict = f"it is lent by policy {policy}; how much it offers is not known"
-        return Answer(ExplanationRule.LENT, verdict, tuple(reasons))
     names = in_order(capacity.base)
     # The number of pods of others is in the table; it hardly ever is the limit that matters.
     bound = [n for n in names if capacity.limited_by(n) is not LimitedBy.NODE and n != PODS]
     offered = ", ".join(offered_text(evaluation, name) for name in bound or names[:1])
     remedies = []
-    if evaluation.unknown:
-        remedies.append(f"a correct name instead of {few(evaluation.unknown)} in policy {policy}")
+    if capacity.unknown:
+        remedies.append(f"a correct name instead of {few(capacity.unknown)} in policy {policy}")
     elif any(capacity.lent[name] < capacity.leftover[name] for name in names):
         remedies.append(f"other resourceLimits in policy {policy}")
     if any(capacity.limited_by(name) is LimitedBy.OTHERS for name in names):

@@ -19,10 +19,11 @@ from kubeocean.inspect.format import in_order, moment, zone_name
 from kubeocean.inspect.snapshot import NotRead, known
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since
-from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
+from kubeocean.leasing.capacity import Capacity, LimitedBy, node_capacity, resources_of
 from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
-from kubeocean.leasing.limits import cautious_limits, withheld_resources
-from kubeocean.leasing.policy_choice import ParsedPolicy, PassedOver, choose
+from kubeocean.leasing.limits import unknown_resources
+from kubeocean.leasing.parsed_policy import ParsedPolicy
+from kubeocean.leasing.policy_choice import PassedOver, choose
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim, pod_on_node
 from kubeocean.leasing.requests import NodeUsage, requests_of
 from kubeocean.leasing.windows import next_edge, within
@@ -53,8 +54,6 @@ class Evaluation:
     capacity: Capacity | None = None
     usage: NodeUsage | None = None
     plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
-    unknown: tuple[str, ...] = ()  # resources of limits that no node has which the policy selects
-    withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
 
     @property
     def parsed(self) -> ParsedPolicy | None:
@@ -119,24 +118,13 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
     unknown = _unknown_limits(node, decision.policy.parsed, selector)
     if unknown is None:
         return evaluation  # the offer depends on nodes that could not be read
-    base = base_of(pnode.status.allocatable, pnode.status.capacity)
     limits = decision.policy.parsed.limits
-    return replace(
-        evaluation,
-        capacity=offer(
-            base,
-            others=usage.others,
-            ours=usage.ours,
-            limits=cautious_limits(limits, unknown, base),
-        ),
-        unknown=unknown,
-        withheld=withheld_resources(limits, unknown, base),
-    )
+    return replace(evaluation, capacity=node_capacity(pnode, usage, limits, unknown))
 
 
 def limits_absent_resource(binding: BindingSnapshot, pnode: Node) -> bool:
     """Whether a policy of a binding limits a resource that a node does not have."""
-    resources = pnode.status.allocatable or pnode.status.capacity or {}
+    resources = resources_of(pnode)
     policies = (each.parsed for each in own_policies(binding) if each.parsed is not None)
     return any(limit.resource not in resources for parsed in policies for limit in parsed.limits)
 
@@ -150,9 +138,8 @@ def _unknown_limits(
     resources: set[str] = set()
     for pnode in (*own, *(() if isinstance(nodes, NotRead) else nodes)):
         if applies(parsed, pnode, selector, lent=True):
-            resources.update(pnode.status.allocatable or pnode.status.capacity or ())
-    names = dict.fromkeys(limit.resource for limit in parsed.limits)
-    unknown = tuple(name for name in names if name not in resources)
+            resources |= resources_of(pnode)
+    unknown = unknown_resources(parsed.limits, resources)
     return None if unknown and isinstance(nodes, NotRead) else unknown
 
 
@@ -220,7 +207,7 @@ def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
             leftover=str(capacity.leftover[name]),
             limit=(
                 "withheld"
-                if name in evaluation.withheld
+                if name in capacity.withheld
                 else _limit(name, parsed.spec.resource_limits or ())
             ),
             lent=str(capacity.lent[name]),
@@ -238,8 +225,8 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     assert capacity is not None and usage is not None and isinstance(decision, Lend)
     base, left = capacity.base[name], capacity.leftover[name]
     match capacity.limited_by(name):
-        case LimitedBy.LIMIT if name in evaluation.withheld:
-            unknown = ", ".join(evaluation.unknown)
+        case LimitedBy.LIMIT if name in capacity.withheld:
+            unknown = ", ".join(capacity.unknown)
             why = f"policy {decision.policy.name} limits {unknown}, which no node has"
         case LimitedBy.LIMIT:
             limit = _limit(name, decision.policy.parsed.spec.resource_limits or ())
@@ -248,7 +235,7 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
             why = f"pods of others request {_of(usage.others, name)}"
         case LimitedBy.USE:
             lent = capacity.lent[name]
-            why = f"our pods use that much already; only {lent} would be lent now"
+            why = f"pods of the binding request that much already; only {lent} would be lent now"
         case _:
             why = "all that the node has"
     return f"{name} {capacity.offered[name]} of {base} ({why})"

@@ -485,6 +485,7 @@ def _event_lines(events: Iterable[Event]) -> list[str]:
 
 
 def _time(event: Event) -> str:
-    """Return the time of an event; events of newer APIs have only their creation."""
+    """Return the last or first timestamp of an event, else its creationTimestamp: events of
+    `events.k8s.io` may have no other."""
     timestamp = event.last_timestamp or event.first_timestamp
     return timestamp or event.metadata.creation_timestamp or ""

@@ -43,25 +43,22 @@ from kubeocean.install.wait import rollout
 from kubeocean.leasing.requests import COUNTED_PODS, CountedPod
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import (
-    CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
     LEASES,
     NAMESPACES,
     NODES,
-    SECRETS,
     Event,
     Lease,
     Node,
 )
-from kubeocean.runtime.objects import Key, Resource, Untyped
+from kubeocean.runtime.objects import Key
 from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
+from kubeocean.syncer.replication.kinds.table import REPLICATED_KINDS
 from kubeocean.worker_access.client import find_binding
 
 __all__ = ["ExplainReader"]
-
-_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped)
 
 
 class ExplainReader(SnapshotReader):
@@ -383,11 +380,12 @@ class ExplainReader(SnapshotReader):
     async def _with_absent(self, snapshot: PodSnapshot, pod: VirtualPod) -> PodSnapshot:
         """Return the snapshot with the objects that the pod needs and that do not exist."""
         refs = references(pod.content())
-        needed: list[tuple[Resource[Any], str]] = [
-            (CONFIG_MAPS, name) for name, optional in refs.config_maps.items() if not optional
+        needed = [
+            (kind.sources, reference.name)
+            for kind, _ in REPLICATED_KINDS
+            for reference in kind.pod_references(refs)
+            if not reference.optional
         ]
-        needed += [(SECRETS, name) for name, optional in refs.secrets.items() if not optional]
-        needed += [(_CLAIMS, name) for name in refs.all_claims]
         absent, others = list(snapshot.absent), snapshot.others
         for resource, name in needed:
             present = await exists(self.computing, resource, Key(pod.namespace, name))

@@ -254,7 +254,8 @@ def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 _HEAD: Final = (
-    "resource", "node has", "others use", "left", "limit", "lent", "we use", "offered", "decided by"
+    "resource", "node has", "others use", "left", "limit", "lent", "binding uses", "offered",
+    "decided by",
 )  # fmt: skip
 
 

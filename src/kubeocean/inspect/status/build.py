@@ -34,6 +34,7 @@ from kubeocean.inspect.status.model import (
     Resources,
     WorkerView,
 )
+from kubeocean.install.wait import rollout
 from kubeocean.leasing.amounts import Amounts, read_amounts
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.clock import instant_of, text_of
@@ -253,7 +254,7 @@ def _program(
 
 def _deployed(deployment: Deployment, lease: Lease | None, now: datetime) -> ProgramView:
     desired, serving = deployment.desired, deployment.status.available_replicas
-    updated = min(deployment.status.updated_replicas, serving) if deployment.is_observed else 0
+    update = rollout(deployment.content())
     leader = _elected(lease, now) if lease is not None else ProgramView()
     state, message = ProgramState.RUNNING, ""
     if not desired:
@@ -263,10 +264,9 @@ def _deployed(deployment: Deployment, lease: Lease | None, now: datetime) -> Pro
         message = f"{serving} of {desired} replicas of Deployment {deployment.key} serve"
     elif leader.state is ProgramState.DOWN:
         state, message = ProgramState.DOWN, leader.message
-    elif updated < desired:
+    elif not update.done:
         state = ProgramState.DEGRADED
-        message = f"{updated} of {desired} replicas of Deployment {deployment.key}"
-        message += " are new, the others serve as before"
+        message = f"Deployment {deployment.key} is being updated: {update.message}"
     return ProgramView(state, desired, serving, leader.leader, message)
 
 

@@ -30,7 +30,7 @@ from kubeocean.inspect.status.model import (
     NodeView,
     ReclaimView,
 )
-from kubeocean.leasing.policy_choice import ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.objects import find_condition

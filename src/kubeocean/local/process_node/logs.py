@@ -61,11 +61,13 @@ class LogServer:
         shown = transport.get_extra_info("peercert") if transport is not None else None
         names = [value for rdn in (shown or {}).get("subject", ()) for _, value in rdn]
         if _CALLER not in names:
-            raise web.HTTPForbidden(text="only the API server is answered\n")
+            message = "logs are served only to the API server"
+            raise web.HTTPForbidden(text=f"{message}; the client certificate is of another user\n")
         path = request.match_info
-        log = self._find(Key(path["namespace"], path["pod"]), path["container"])
+        pod, container = Key(path["namespace"], path["pod"]), path["container"]
+        log = self._find(pod, container)
         if log is None or not log.exists():
-            raise web.HTTPNotFound(text="there is no such log\n")
+            raise web.HTTPNotFound(text=f"there is no log of container {container} of pod {pod}\n")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         lines = request.query.get("tailLines", "")

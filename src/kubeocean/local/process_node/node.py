@@ -77,7 +77,8 @@ class Addresses:
         ours = (f"{self._network}.{number}" for number in range(_FIRST_ADDRESS, _LAST_ADDRESS + 1))
         free = [address for address in ours if address not in taken]
         if not free:
-            raise LocalError(f"all addresses of {self._network}.0/24 are in use")
+            why = f"all addresses of {self._network}.0/24 are in use"
+            raise LocalError(f"cannot give pod {uid} an address: {why}")
         self._taken[uid] = wanted if wanted in free else free[0]
         return self._taken[uid]
 

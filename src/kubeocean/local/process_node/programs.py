@@ -85,9 +85,12 @@ def refusal(pod: Json, domain: Domain = group.DEFAULT) -> str:
     """Return why a process node does not run this pod; empty if it does."""
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     if namespace != domain.system_namespace:
-        return f"only pods of namespace {domain.system_namespace} are run here, not of {namespace}"
+        return (
+            f"a process node runs only pods of namespace {domain.system_namespace}; this pod is in"
+            f" {namespace or 'no namespace'}"
+        )
     if spec.get("initContainers"):
-        return "init containers are not run here"
+        return "a process node runs only pods without init containers; this pod has init containers"
     reasons = (_container_refusal(container) for container in spec["containers"])
     return next(filter(None, reasons), "")
 
@@ -98,7 +101,7 @@ def _container_refusal(container: Json) -> str:
         return f"only {_REPOSITORY} is run here, not {image}"
     words = [*command, *(container.get("args") or ())]
     if command and (len(command) > 1 or command[0] not in _ENTRIES):
-        return f"only our own programs are run here, not {' '.join(words)}"
+        return f"only Kubeocean's programs run on this node, not {' '.join(words)}"
     program_name, *flags = _words(container) or ("",)
     if program_name not in _LISTENS:
         return f"only {', '.join(_LISTENS)} are run here, not {' '.join(words) or 'kubeocean'}"

@@ -27,7 +27,16 @@ from kubeocean.local.real_nodes import cgroups
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.objects import Json
 
-__all__ = ["BLOCKS", "Subnet", "cgroup_of", "choose_block", "claim", "configure", "released"]
+__all__ = [
+    "BLOCKS",
+    "LOCK",
+    "Subnet",
+    "cgroup_of",
+    "choose_block",
+    "claim",
+    "configure",
+    "released",
+]
 
 # A /24 for each of 256 nodes. The first block that the machine has no route into is taken.
 BLOCKS: Final = tuple(
@@ -36,7 +45,7 @@ BLOCKS: Final = tuple(
 _SLOTS: Final = 256
 _PREFIX: Final = "kubeocean"
 _LINKS: Final = Path("/sys/class/net")
-_LOCK: Final = Path("/run/kubeocean-nodes/lock")  # root's: other users cannot hold it
+LOCK: Final = Path("/run/kubeocean-nodes/lock")  # root's: other users cannot hold it
 _LOCK_S: Final = 60.0
 _NAMESPACE: Final = Path("/proc/self/ns/net")
 _POLL_S: Final = 0.02
@@ -150,13 +159,14 @@ async def _alone(clock: Clock) -> AsyncIterator[None]:
 
     :raises LocalError: another process held the lock for a minute.
     """
-    _LOCK.parent.mkdir(mode=0o700, exist_ok=True)
+    LOCK.parent.mkdir(mode=0o700, exist_ok=True)
+    LOCK.parent.chmod(0o700)
     deadline = clock.monotonic() + _LOCK_S
-    with _LOCK.open("a+") as file:
+    with LOCK.open("a+") as file:
         while not try_lock(file.fileno()):
             if clock.monotonic() >= deadline:
                 raise LocalError(
-                    f"could not lock {_LOCK}: another process has held the lock for {_LOCK_S:g} s"
+                    f"could not lock {LOCK}: another process has held the lock for {_LOCK_S:g} s"
                 )
             await clock.sleep(_POLL_S)
         yield

@@ -160,7 +160,7 @@ async def test_a_clean_installation_is_healthy(
         code, document, err = await doctor(joined.name)
         errors = [each for each in document["findings"] if each["severity"] == "error"]
         assert (code, errors, document["notRead"]) == (0, [], []), (document, err)
-        # The Deployment of the manager has no nodes to run on here: that is worth a warning.
+        # The Deployment of the manager has no nodes to run on here, which is a warning.
         warned = {each["about"] for each in document["findings"]}
         assert warned == {"Deployment kubeocean-manager"}
         code, document, err = await doctor(joined.name, "--strict")
@@ -177,7 +177,7 @@ async def test_a_clean_installation_is_healthy(
 async def the_log_level_changes(
     joined: JoinedWorker, one: SyncerProcess, computing: Cluster
 ) -> None:
-    """`kubeocean logs-level` changes the level of a running syncer."""
+    """Check that `kubeocean logs-level` changes the level of a running syncer."""
     where = f"--kubeconfig={computing.kubeconfig}"
     for level in ("debug", "usual"):
         assert await run_command("logs-level", joined.name, level, where) == 0
@@ -187,7 +187,7 @@ async def the_log_level_changes(
 
 
 async def explain_needs_no_further_rights(vnode: str, computing: Cluster) -> None:
-    """The credential that `join` creates is enough for an explanation."""
+    """Check that the credential that `join` creates is enough for an explanation."""
     where = f"--kubeconfig={computing.kubeconfig}"
     code, out, err = await output_of("explain", "node", vnode, where, "-o", "json")
     document = json.loads(out)
@@ -196,7 +196,7 @@ async def explain_needs_no_further_rights(vnode: str, computing: Cluster) -> Non
 
 
 async def a_drain_is_respected(joined: JoinedWorker, vnode: str, computing: Cluster) -> None:
-    """The syncer keeps a cordon that is not its own."""
+    """Check that the syncer keeps a cordon that is not its own."""
     where = f"--kubeconfig={computing.kubeconfig}"
     for words, cordoned in (((), True), (("--undo",), False)):
         assert await run_command("drain", vnode, *words, where) == 0
@@ -238,7 +238,7 @@ async def test_no_syncer(joined: JoinedWorker, doctor: Doctor) -> None:
 async def test_accounts_that_lost_their_roles(
     joined: JoinedWorker, computing: Cluster, doctor: Doctor, faults: Faults
 ) -> None:
-    """Whoever asks: the server is asked, or else the roles are compared."""
+    """The rights are read by access reviews, or from the roles if reviews are not allowed."""
     computing_api, name = joined.computing_api, "kubeocean-syncer"
     bound = await computing_api.get(ROLES, name, keep_raw=True)
     await computing_api.delete(ROLES, name, uid=bound.uid)
@@ -281,7 +281,7 @@ async def test_accounts_of_a_binding_that_lost_their_roles(
     try:
         for client in (computing_api, viewer):
             await until(lambda: _equals(missing(client), {syncer: (), proxier: ()}))  # noqa: B023
-        for resource, name in ((ROLES, f"{syncer}-shared"), (OURS, proxier)):
+        for resource, name in ((ROLES, f"{syncer}-common"), (OURS, proxier)):
             where = SYSTEM if resource is OURS else ""
             bound = await computing_api.get(resource, name, where)
             await computing_api.delete(resource, name, where, uid=bound.uid)
@@ -647,16 +647,19 @@ async def test_an_account_that_may_list_bindings_only_learns_that_health_is_unkn
     viewer = Doctor(await computing.service_account("default", name))
     try:
 
-        async def permitted() -> Json:
-            _, document, _ = await viewer(joined.name)
-            return document
+        async def permitted() -> tuple[int, Json] | None:
+            code, document, _ = await viewer(joined.name)
+            return (code, document) if document else None
 
-        document = await until(permitted)
+        code, document = await until(permitted)
         made, not_made = document["checks"], document["checksNotMade"]
         assert {"version", "clock"} <= set(made)
         unread = {"definitions", "manager", "nodes", "finalizers", f"secret of {joined.name}"}
         assert unread <= set(not_made)
-        assert (document["healthy"], document["findings"]) == (None, [])
+        assert (code, document["healthy"], document["findings"]) == (4, None, [])
+        assert document["notRead"]
+        code, strict, _ = await viewer(joined.name, "--strict")
+        assert (code, strict["healthy"], strict["checksNotMade"]) == (4, None, not_made)
     finally:
         await computing_api.delete(ROLES, name, uid=bound.uid)
         await computing_api.delete(roles, name, uid=role.uid)

@@ -449,7 +449,7 @@ async def test_a_node_that_no_policy_selects(stage: DoctorEnv) -> None:
 async def test_an_explanation_is_printed_as_text_and_document(stage: DoctorEnv) -> None:
     where = f"--kubeconfig={stage.computing.kubeconfig}"
     code, out, err = await output_of("explain", "binding", stage.name, where)
-    # A note of the progress stands there if the clusters answer slowly
+    # The output has a line about the progress if the clusters answer slowly
     assert (code, err.replace("waiting for the answers of the clusters …\n", "")) == (0, "")
     text = f"binding {stage.name}: it lends nothing: no policy of the worker names it"
     assert out.splitlines()[:2] == [text, "  decided by: NoPolicy"]

@@ -75,7 +75,7 @@ async def test_a_view_shows_lent_and_used_resources(env: BindingEnv) -> None:
         vnodes = await until(lambda: _two(env))
         resources = {"requests": {"cpu": "1500m", "memory": "2Gi"}}
         container = {"name": "c", "image": "none", "resources": resources}
-        await env.guest(env.name, "web", vnodes[0], containers=[container])
+        await env.create_bound_pod(env.name, "web", vnodes[0], containers=[container])
 
         async def settled() -> ClusterView:
             cluster = only(await reader.look(env.name), env.name)

@@ -162,9 +162,9 @@ async def test_a_user_who_may_list_bindings_only_is_told_so(home: Home, env: Bin
 
 async def test_watching_prints_a_frame_for_each_change(home: Home, lent: BindingEnv) -> None:
     async with home.running("status", lent.name, "--watch", "--interval", "0.2") as running:
-        await running.says("healthy: 1 cluster, 1 of 1 node Ready")
+        await running.wait_for_output("healthy: 1 cluster, 1 of 1 node Ready")
         await lent.add_node("b")
-        await running.says("healthy: 1 cluster, 2 of 2 nodes Ready")
+        await running.wait_for_output("healthy: 1 cluster, 2 of 2 nodes Ready")
         running.signal(signal.SIGINT)
         assert await running.ended() == 130
     assert "Traceback" not in running.output

@@ -189,7 +189,7 @@ OLD = a_lease("v", "2026-11-16T10:00:00Z")
 
 
 def our_pod(waiting: str = "", *, scheduled: str = "True", **last: object) -> Json:
-    """A pod of a syncer that is not ready since an hour."""
+    """Return a pod of a syncer that is not ready since an hour."""
     since = {"lastTransitionTime": "2026-11-16T11:00:00Z"}
     state = {"waiting": {"reason": waiting, "message": "m"}} if waiting else {"running": {}}
     container = {
@@ -332,6 +332,20 @@ def test_finalizers_of_existing_bindings_and_addresses_in_flags_are_no_findings(
         services=NO_SERVICES, deployments=flagged, marked=marked("kubeocean.io/finalizer-w1")
     )
     assert diagnosed(snapshot).findings == ()
+
+
+def test_a_secret_with_a_finalizer_that_its_syncer_does_not_see_is_found() -> None:
+    (held,) = marked("kubeocean.io/finalizer-w1")["ConfigMap"]
+    snapshot = a_snapshot(marked={"Secret": (held,)}, accounts={"kubeocean-syncer-w1": ()})
+    (finding,) = diagnosed(snapshot).findings
+    assert (finding.severity, finding.subject) == (Severity.WARNING, "Secret team/c")
+    assert "whose syncer reads no Secrets of the namespace" in finding.message
+    for state in ("requested", "granted"):
+        status = {"phase": "Ready", "secretNamespaces": {state: ["team"]}}
+        reads = a_binding(status=status)
+        assert diagnosed(replace(snapshot, bindings=(reads,))).findings == ()
+    # The shared account reads Secrets of all namespaces.
+    assert diagnosed(replace(snapshot, accounts={"kubeocean-syncer": ()})).findings == ()
 
 
 def test_a_syncer_with_another_election_is_known_by_the_heartbeats_of_its_nodes() -> None:

@@ -1,4 +1,4 @@
-"""Explanations of members, from what was read of the hub."""
+"""Explanations of members, from snapshots of the hub."""
 
 from __future__ import annotations
 

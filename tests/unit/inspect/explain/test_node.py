@@ -46,7 +46,7 @@ def test_a_node_offers_at_least_what_its_pods_use() -> None:
     used = counted("b", ours=True, cpu="6")
     explanation = explain_node(node(policy(resourceLimits=HALF), worker_pods=(used,)))
     assert (
-        "cpu 6 of 8 (our pods use that much already; only 4 would be lent now)"
+        "cpu 6 of 8 (pods of the binding request that much already; only 4 would be lent now)"
         in explanation.verdict
     )
     assert explanation.remedies == ("other resourceLimits in policy p",)

@@ -1,4 +1,4 @@
-"""Explanations of placements, from what was read of the hub."""
+"""Explanations of placements, from snapshots of the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanations of Works, from what was read of the hub."""
+"""Explanations of Works, from snapshots of the hub."""
 
 from __future__ import annotations
 

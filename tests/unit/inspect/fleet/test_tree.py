@@ -1,4 +1,4 @@
-"""Trees of placements, from what was read of the hub."""
+"""Trees of placements, from snapshots of the hub."""
 
 from __future__ import annotations
 

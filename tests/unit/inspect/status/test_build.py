@@ -356,8 +356,8 @@ def test_a_policy_of_another_binding_is_not_shown() -> None:
 def test_a_policy_that_is_invalid_unreported_or_overdue_is_a_problem(
     changes: Json, message: str
 ) -> None:
-    below = a_worker("berlin", WorkerState.ANSWERED, "", a_policy(**changes))
-    (problem,) = problems(replace(well(), workers={"berlin": below}))
+    worker = a_worker("berlin", WorkerState.ANSWERED, "", a_policy(**changes))
+    (problem,) = problems(replace(well(), workers={"berlin": worker}))
     assert problem.startswith(f"berlin: {message}")
 
 
@@ -466,8 +466,19 @@ def test_a_deployment_with_an_unobserved_generation_is_degraded() -> None:
     snapshot = replace(well(), deployments=by_name(old))
     assert view_of(snapshot).clusters[0].syncer.state is ProgramState.DEGRADED
     assert problems(snapshot) == [
-        "berlin: the syncer works in part: 0 of 2 replicas of Deployment "
-        "kubeocean-system/kubeocean-syncer-berlin are new, the others serve as before"
+        "berlin: the syncer works in part: Deployment kubeocean-system/kubeocean-syncer-berlin "
+        "is being updated: 0 of 2 replicas available"
+    ]
+
+
+def test_a_deployment_is_degraded_while_old_pods_remain() -> None:
+    """The pods that are available may be the old ones, and the new ones may never start."""
+    updating = a_deployment("kubeocean-syncer-berlin", serving=1, wanted=1, old=1)
+    snapshot = replace(well(), deployments=by_name(updating))
+    assert view_of(snapshot).clusters[0].syncer.state is ProgramState.DEGRADED
+    assert problems(snapshot) == [
+        "berlin: the syncer works in part: Deployment kubeocean-system/kubeocean-syncer-berlin "
+        "is being updated: 1 of 1 replicas available, 1 old one remains"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Leases: open or closed, the next edge in the zone of the policy, and what is being taken back."""
+"""Policies in `status`: open or closed, the next edge in the policy's zone, and reclaims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages and documents: what people and programs are shown."""
+"""Pages of text and documents in JSON of `status`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EVICTING = condition("Reclaiming", "True", "Evicting", "2 pods on 1 node left to
 
 @pytest.fixture
 def view() -> InstallationView:
-    """Two workers: one takes nodes back, one does not answer."""
+    """Return a view of two workers: one reclaims nodes, the other does not answer."""
     counter = PodCounter()
     counter.count([a_pod("vnode-berlin-n1"), a_pod("vnode-munich-m1", "Pending")])
     night = a_policy(timeWindows=[{"start": "20:00", "end": "05:59"}], timeZone="Europe/Berlin")
@@ -181,8 +181,8 @@ def test_a_row_shows_what_a_reclaim_waits_for() -> None:
         (over, "Evicting: 2 pods on 1 node\n"),
     ):
         policy = a_policy(status={"reclaim": reclaim, "conditions": [EVICTING]})
-        below = a_worker("berlin", WorkerState.ANSWERED, "", policy)
-        snapshot = Snapshot(at=NOW, bindings=(a_binding(),), usage={}, workers={"berlin": below})
+        worker = a_worker("berlin", WorkerState.ANSWERED, "", policy)
+        snapshot = Snapshot(at=NOW, bindings=(a_binding(),), usage={}, workers={"berlin": worker})
         assert text in plain(status_page(installation_view(snapshot)))
 
 
@@ -206,7 +206,7 @@ def test_top_has_a_row_for_each_node_and_more_resources_if_asked(view: Installat
 
 
 def keys(value: object, path: str = "") -> set[str]:
-    """All paths of a document, with lists as if they had one element."""
+    """Return all paths of a document, with lists as if they had one element."""
     if isinstance(value, dict):
         return {
             key_path

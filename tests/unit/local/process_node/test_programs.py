@@ -39,8 +39,8 @@ def container(*args: str, **more: object) -> Json:
         (pod(container("syncer", image=f"{IMAGE.partition(':')[0]}:9.9")), ""),
         (pod(container("syncer", image="busybox:1")), "only kubeocean/kubeocean is run here"),
         (pod(container(image="evil/kubeocean/kubeocean:1")), "only kubeocean/kubeocean is run"),
-        (pod(container(command=["/bin/sh", "-c", "true"])), "only our own programs"),
-        (pod(container(command=["/syncer", "x"])), "only our own programs"),
+        (pod(container(command=["/bin/sh", "-c", "true"])), "only Kubeocean's programs"),
+        (pod(container(command=["/syncer", "x"])), "only Kubeocean's programs"),
         (pod(container("kubeconfig", "-o", "yaml")), "only manager, syncer, proxier are run here"),
         (pod(container("up")), "only manager, syncer, proxier are run here, not up"),
         (pod(container()), "only manager, syncer, proxier are run here, not kubeocean"),
@@ -55,11 +55,17 @@ def container(*args: str, **more: object) -> Json:
             for name in ("PYTHONPATH", "KUBECONFIG", "LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY")
         ),
         (pod(container("syncer", env=[{"name": "KUBEOCEAN_WORKER_FILES"}])), ""),
-        (pod(container("syncer")) | {"metadata": {"namespace": "team"}}, "only pods of namespace"),
-        (pod(container("syncer")) | {"metadata": {}}, "only pods of namespace kubeocean-system"),
+        (
+            pod(container("syncer")) | {"metadata": {"namespace": "team"}},
+            "a process node runs only pods of namespace kubeocean-system; this pod is in team",
+        ),
+        (
+            pod(container("syncer")) | {"metadata": {}},
+            "a process node runs only pods of namespace kubeocean-system",
+        ),
         (
             pod(container("syncer"), initContainers=[container()]),
-            "init containers are not run here",
+            "a process node runs only pods without init containers",
         ),
         (
             pod(container("syncer", env=[{"name": "POD_IP", "valueFrom": {"secretKeyRef": {}}}])),

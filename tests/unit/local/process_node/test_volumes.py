@@ -17,7 +17,7 @@ from kubeocean.local.process_node.volumes import fill
 
 
 def seen(directory: Path) -> dict[str, bytes]:
-    """Return the files of a volume as a program sees them."""
+    """Return the files of a volume as a program reads them."""
     return {
         entry.name: entry.read_bytes()
         for entry in directory.iterdir()

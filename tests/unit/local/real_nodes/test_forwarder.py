@@ -18,7 +18,8 @@ HALF = b"x" * 300_000
 async def forwarding(
     server: SocketAddress, tmp_path: Path
 ) -> AsyncIterator[tuple[SocketAddress, SocketAddress]]:
-    """A running forwarder: where it stands for the API server, and where for the machine."""
+    """Yield a running forwarder: its address for the API server, and its address for the
+    machine."""
     service, machine = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(
@@ -29,7 +30,7 @@ async def forwarding(
 
 
 async def echo_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers only when it has seen the end of the request."""
+    """Answer only after the end of the request."""
     writer.write(await reader.read(-1))
     await writer.drain()
     writer.close()

@@ -1,4 +1,4 @@
-"""Images: the same bytes every time, and what container runtimes expect to find in them."""
+"""Images: the same bytes every time, with the content that container runtimes expect."""
 
 from __future__ import annotations
 

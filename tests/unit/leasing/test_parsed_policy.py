@@ -20,7 +20,7 @@ from kubeocean.leasing.decision import (
     reclaim_rules_of,
 )
 from kubeocean.leasing.limits import Limit
-from kubeocean.leasing.policy_choice import ParsedPolicy
+from kubeocean.leasing.parsed_policy import ParsedPolicy
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
