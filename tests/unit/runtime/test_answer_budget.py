@@ -405,9 +405,10 @@ async def test_an_answer_that_cannot_be_read_does_not_stay_in_memory_until_the_n
             return
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{{{")
         for _ in range(5 if "namespaces/broken" in head else 20):
-            writer.write(b" " * MIB)
+            writer.write(part)
             await writer.drain()
 
+    part = b" " * MIB  # made once: the memory of this server is not measured
     clock = VirtualClock()
     async with serving(serve) as server:
         transport = HttpTransport(StaticAccess(Access(server.url)), largest=LARGEST)
@@ -421,8 +422,10 @@ async def test_an_answer_that_cannot_be_read_does_not_stay_in_memory_until_the_n
         try:
             # Each page that is too large is requested in parts: 500, 62, 7 and 1 objects.
             await until(lambda: len(server.heads) == 6 + 3 + 3 * 4 and not server.open)
-            await clock.advance(0)
-            assert tracemalloc.get_traced_memory()[0] < 5 * MIB  # the smallest of the answers
+            # The client reads on after the server has closed its connections. Then it waits for
+            # the next attempts, which the clock of the test never reaches: what it holds, it keeps.
+            smallest = 5 * MIB
+            await until(lambda: tracemalloc.get_traced_memory()[0] < smallest)
         finally:
             tracemalloc.stop()
             for task in tasks:

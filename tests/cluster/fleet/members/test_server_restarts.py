@@ -17,6 +17,7 @@ from kubeocean.fleet.applier import WorkApplier
 from kubeocean.fleet.health import stored_instant
 from kubeocean.install.fleet import HUB_ACCOUNT
 from kubeocean.local.audit import AuditedRequest
+from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS
 from kubeocean.runtime.objects import find_condition
@@ -98,6 +99,12 @@ def writes(requests: list[AuditedRequest]) -> Counter[tuple[str, str]]:
     return kinds([each for each in requests if each.verb not in READS and each.code < 400])
 
 
+def writes_of_objects(cluster: Cluster, mark: int) -> Counter[tuple[str, str]]:
+    """Count the writes of placed objects in the member since `mark`."""
+    made = cluster.audit.requests(since=mark)
+    return writes([each for each in made if each.resource == "configmaps"])
+
+
 async def test_members_return_within_one_heartbeat_after_a_restart_of_the_hubs_server(
     env: FleetEnv,
 ) -> None:
@@ -152,9 +159,8 @@ async def test_a_member_returns_within_one_heartbeat_after_a_restart_of_its_serv
             await env.member.delete(CONFIG_MAPS, name, "default", uid=None)
         for name in names:
             await until(partial(is_placed, env, name))
-        made = [
-            each for each in cluster.audit.requests(since=mark) if each.resource == "configmaps"
-        ]
-        created = writes(made)
-        assert created["create", "configmaps"] == len(names), created
-        assert created.total() == 2 * len(names), created  # and the deletions of this test
+        # The server shows an object to readers before it records the request that created it.
+        await until(lambda: writes_of_objects(cluster, mark).total() >= 2 * len(names))
+        made = writes_of_objects(cluster, mark)
+        assert made["create", "configmaps"] == len(names), made
+        assert made.total() == 2 * len(names), made  # and the deletions of this test
