@@ -1,7 +1,10 @@
-"""Download: official releases, verified with the checksums that their projects publish.
+"""Download: official releases, verified with pinned checksums or with those that projects publish.
 
-Kubernetes publishes a `.sha256` for each binary, etcd a `SHA256SUMS` for a release; for kwok
-GitHub's digest of the file is used. Without a checksum, a file is not downloaded.
+The file `gobuild/SHA256SUMS` pins checksums beside the versions (`scripts/checksums` writes it); a
+file with a pinned checksum is compared with that one only. For other files Kubernetes publishes a
+`.sha256` for each binary, etcd a `SHA256SUMS` for a release; for kwok GitHub's digest of the file
+is used. These come from the server of the file itself, so a note says that they are not pinned.
+Without a checksum, a file is not downloaded.
 
 On a machine without network, downloads fail quickly: names that do not resolve fail at once, a host
 that does not answer costs one short connect timeout, and a host that failed is not tried again.
@@ -20,10 +23,13 @@ from typing import IO, Final
 import aiohttp
 import msgspec
 
+from kubeocean.errors import LocalError
 from kubeocean.local.progress import Progress
-from kubeocean.local.versions import Platform, Versions
+from kubeocean.local.versions import GO_MODULES, Platform, Versions
 
-__all__ = ["Mirrors", "Releases"]
+__all__ = ["CHECKSUMS", "Mirrors", "Releases", "pinned_checksums"]
+
+CHECKSUMS: Final = GO_MODULES / "SHA256SUMS"
 
 _CONNECT_S: Final = 3.0
 _SILENCE_S: Final = 20.0
@@ -64,11 +70,13 @@ class Releases:
         *,
         progress: Progress,
         mirrors: Mirrors | None = None,
+        checksums: Mapping[str, str] | None = None,
     ) -> None:
         self._versions = versions
         self._platform = platform
         self._progress = progress
         self._mirrors = mirrors or Mirrors()
+        self._checksums = pinned_checksums() if checksums is None else checksums
         self._dead: dict[str, str] = {}
 
     async def fetch(self, names: Iterable[str], into: Path) -> tuple[dict[str, Path], list[str]]:
@@ -108,54 +116,85 @@ class Releases:
     def _base(self, name: str) -> str:
         return self._mirrors.github if name in (_ETCD, _KWOK) else self._mirrors.kubernetes
 
+    async def published(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the checksums that projects publish, by the names that `SHA256SUMS` has for them.
+
+        :raises LocalError: a checksum is not published, or could not be read.
+        """
+        sums: dict[str, str] = {}
+        async with aiohttp.ClientSession(trust_env=True) as session:
+            for name in names:
+                try:
+                    expected = await self._published(session, name)
+                except _Failed as failure:
+                    raise LocalError(f"no checksum of {name}: {failure}") from failure
+                if not expected:
+                    raise LocalError(f"no checksum of {name}: {self._url(name)} has none")
+                sums[self._pin(name)] = expected
+        return sums
+
     async def _fetch(self, session: aiohttp.ClientSession, name: str, into: Path) -> Path:
         base = self._base(name)
         if base in self._dead:
             raise _Failed(f"{base}: {self._dead[base]}")
-        if name == _ETCD:
-            return await self._etcd(session, into)
-        if name == _KWOK:
-            return await self._kwok(session, into)
-        return await self._kubernetes(session, name, into)
-
-    async def _kubernetes(self, session: aiohttp.ClientSession, name: str, into: Path) -> Path:
-        url = (
-            f"{self._mirrors.kubernetes}/release/{self._versions.kubernetes}"
-            f"/bin/{self._platform.os}/{self._platform.arch}/{name}"
-        )
-        expected = (await _text(session, f"{url}.sha256")).split()
-        await self._save(session, url, into / name, expected[0] if expected else "")
-        return into / name
-
-    async def _etcd(self, session: aiohttp.ClientSession, into: Path) -> Path:
-        version, platform = self._versions.etcd, self._platform
-        stem = f"etcd-{version}-{platform.os}-{platform.arch}"
-        release = f"{self._mirrors.github}/etcd-io/etcd/releases/download/{version}"
-        sums = _checksums(await _text(session, f"{release}/SHA256SUMS"))
-        archive = into / f"{stem}.tar.gz"
-        url = f"{release}/{archive.name}"
-        await self._save(session, url, archive, sums.get(archive.name, ""))
+        expected = self._checksums.get(self._pin(name), "")
+        if not expected:
+            expected = await self._published(session, name)
+            self._progress.note(
+                f"the checksum of {name} is not pinned: it comes from the server of the file"
+            )
+        url = self._url(name)
+        if name != _ETCD:
+            await self._save(session, url, into / name, expected)
+            return into / name
+        archive = into / url.rpartition("/")[2]
+        await self._save(session, url, archive, expected)
+        member = f"{archive.name.removesuffix('.tar.gz')}/{_ETCD}"
         try:
-            await asyncio.to_thread(_extract, archive, f"{stem}/etcd", into / _ETCD)
+            await asyncio.to_thread(_extract, archive, member, into / _ETCD)
         except (tarfile.TarError, KeyError) as error:
             raise _Failed(f"{url}: no etcd in the archive ({error})") from error
         finally:
             archive.unlink(missing_ok=True)
         return into / _ETCD
 
-    async def _kwok(self, session: aiohttp.ClientSession, into: Path) -> Path:
-        version = self._versions.kwok
-        file = f"kwok-{self._platform.os}-{self._platform.arch}"
-        about = f"{self._mirrors.github_api}/repos/kubernetes-sigs/kwok/releases/tags/{version}"
+    def _version(self, name: str) -> str:
+        return {_ETCD: self._versions.etcd, _KWOK: self._versions.kwok}.get(
+            name, self._versions.kubernetes
+        )
+
+    def _pin(self, name: str) -> str:
+        """Return the name of a release in `SHA256SUMS`, such as `kubelet-v1.34.4-linux-amd64`."""
+        return f"{name}-{self._version(name)}-{self._platform.os}-{self._platform.arch}"
+
+    def _url(self, name: str) -> str:
+        version, platform, mirrors = self._version(name), self._platform, self._mirrors
+        if name == _ETCD:
+            file = f"etcd-{version}-{platform.os}-{platform.arch}.tar.gz"
+            return f"{mirrors.github}/etcd-io/etcd/releases/download/{version}/{file}"
+        if name == _KWOK:
+            file = f"kwok-{platform.os}-{platform.arch}"
+            return f"{mirrors.github}/kubernetes-sigs/kwok/releases/download/{version}/{file}"
+        return f"{mirrors.kubernetes}/release/{version}/bin/{platform.os}/{platform.arch}/{name}"
+
+    async def _published(self, session: aiohttp.ClientSession, name: str) -> str:
+        """Return the checksum that the project publishes, or "" if its list has no such file."""
+        directory, _, file = self._url(name).rpartition("/")
+        if name == _ETCD:
+            return _checksums(await _text(session, f"{directory}/SHA256SUMS")).get(file, "")
+        if name != _KWOK:
+            words = (await _text(session, f"{directory}/{file}.sha256")).split()
+            return words[0] if words else ""
+        about = (
+            f"{self._mirrors.github_api}/repos/kubernetes-sigs/kwok/releases"
+            f"/tags/{self._versions.kwok}"
+        )
         try:
             release = msgspec.json.decode(await _text(session, about), type=_Release)
         except msgspec.DecodeError as error:
             raise _Failed(f"{about}: {error}") from error
         digests = {asset.name: asset.digest or "" for asset in release.assets}
-        url = f"{self._mirrors.github}/kubernetes-sigs/kwok/releases/download/{version}/{file}"
-        expected = digests.get(file, "").removeprefix("sha256:")
-        await self._save(session, url, into / _KWOK, expected)
-        return into / _KWOK
+        return digests.get(file, "").removeprefix("sha256:")
 
     async def _save(
         self, session: aiohttp.ClientSession, url: str, path: Path, expected: str
@@ -180,6 +219,11 @@ class Releases:
             raise _Failed(f"{url}: the checksum does not match; the downloaded file was deleted")
 
 
+def pinned_checksums(file: Path = CHECKSUMS) -> dict[str, str]:
+    """Return the checksums that `SHA256SUMS` pins, by the names of releases."""
+    return _checksums(file.read_text())
+
+
 async def _text(session: aiohttp.ClientSession, url: str) -> str:
     try:
         async with session.get(url) as answer:
@@ -200,7 +244,7 @@ def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _checksums(text: str) -> Mapping[str, str]:
+def _checksums(text: str) -> dict[str, str]:
     """Parse the output of `sha256sum`; return the hashes by file name."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2}

@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 
 from kubeocean.errors import LocalError
-from kubeocean.local.download import Mirrors
+from kubeocean.local.download import Mirrors, Releases, pinned_checksums
+from kubeocean.local.progress import PlainProgress
 from kubeocean.local.versions import Platform, pinned, this_platform
 from support.fake_go import AssetWorld
 
@@ -122,6 +123,57 @@ async def test_what_has_no_published_checksum_is_not_downloaded(
     with pytest.raises(LocalError, match="the project publishes no checksum for this file"):
         await world.finder(mirrors=mirror.mirrors).ensure(["kwok"])
     assert KWOK not in mirror.requested
+
+
+def releases(mirror: Mirror, checksums: dict[str, str], notes: list[str]) -> Releases:
+    return Releases(
+        pinned(),
+        this_platform(),
+        progress=PlainProgress(notes.append),
+        mirrors=mirror.mirrors,
+        checksums=checksums,
+    )
+
+
+async def test_a_pinned_checksum_replaces_the_published_one(mirror: Mirror, tmp_path: Path) -> None:
+    suffix = f"linux-{this_platform().arch}"
+    pins = {
+        f"kubelet-{pinned().kubernetes}-{suffix}": _sha256(b"kubelet"),
+        f"kwok-{pinned().kwok}-{suffix}": _sha256(b"kwok of the pin"),
+    }
+    mirror.publish("kubelet", b"kubelet")
+    mirror.publish("kubectl", b"kubectl")
+    mirror.publish_kwok(b"exchanged", f"sha256:{_sha256(b'exchanged')}")
+    notes: list[str] = []
+    names = ["kubelet", "kubectl", "kwok"]
+    got, failures = await releases(mirror, pins, notes).fetch(names, tmp_path)
+    assert set(got) == {"kubelet", "kubectl"}
+    assert failures == [
+        f"{mirror.url}{KWOK}: the checksum does not match; the downloaded file was deleted"
+    ]
+    assert not (tmp_path / "kwok").exists()
+    assert f"{KUBE}/kubelet.sha256" not in mirror.requested
+    assert KWOK_ABOUT not in mirror.requested
+    unpinned = [note for note in notes if "is not pinned" in note]
+    assert unpinned == [
+        "the checksum of kubectl is not pinned: it comes from the server of the file"
+    ]
+
+
+async def test_published_checksums_have_the_names_of_pins(mirror: Mirror, tmp_path: Path) -> None:
+    mirror.publish("kubelet", b"kubelet")
+    mirror.publish_etcd(b"etcd")
+    mirror.publish_kwok(b"kwok", f"sha256:{_sha256(b'kwok')}")
+    sums = await releases(mirror, {}, []).published(["kubelet", "etcd", "kwok"])
+    file = tmp_path / "SHA256SUMS"
+    file.write_text("# a comment of several words\n")
+    with file.open("a") as pins:
+        pins.writelines(f"{checksum}  {name}\n" for name, checksum in sums.items())
+    assert pinned_checksums(file) == sums
+    got, failures = await releases(mirror, sums, []).fetch(["kubelet", "etcd", "kwok"], tmp_path)
+    assert (set(got), failures) == ({"kubelet", "etcd", "kwok"}, [])
+    with pytest.raises(LocalError, match=r"^no checksum of kubectl: .*HTTP 404$"):
+        await releases(mirror, {}, []).published(["kubectl"])
 
 
 async def test_what_a_release_lacks_is_built_and_the_rest_kept(
