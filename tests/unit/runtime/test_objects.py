@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -328,3 +330,17 @@ def test_only_values_that_are_nested_too_deeply_are_replaced() -> None:
     replaced = json.loads(shallow(text + nested(2_000) + b',"e":2}'))
     assert (replaced["a"], replaced["b"], replaced["e"]) == ('[{"', [1, {"c": "}"}], 2)
     assert "nested too deeply" in repr(replaced["d"])
+
+
+@pytest.mark.parametrize("end", [b'"]', b"", b"\\"])
+def test_a_deep_document_of_one_long_text_is_read_quickly_and_in_little_memory(end: bytes) -> None:
+    deep = b"[" * 1_000
+    body = deep + b'"' + b'\\"' * (1 << 14) + end
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        shallow(body)
+        assert time.process_time() - began < 2.0
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(body)
+    finally:
+        tracemalloc.stop()
