@@ -267,12 +267,12 @@ class SlotCache(Informer[ObjectT]):
         contained."""
         kept: list[tuple[ObjectEventType, ObjectT]] = []
         for fate, obj in news.events:
+            if fate == "DELETED":
+                self._unplaced.pop(obj.key, None)
             try:
                 slot = self._place(obj)
             except Unplaced:
-                if fate == "DELETED":
-                    self._unplaced.pop(obj.key, None)
-                else:
+                if fate != "DELETED":
                     self._keep_apart(obj)
                 continue
             if slot not in self.slots:
