@@ -7,18 +7,20 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Json, Key, Object
 from kubeocean.runtime.transport import Request, Response
 from kubeocean.sharding.placement import ShardComputation
-from kubeocean.sharding.selection import Everything
+from kubeocean.sharding.selection import Everything, SlotLabel
 from kubeocean.sharding.slot_cache import SlotCache
 from support.background import running
 from support.scripted_transport import Scripted, ScriptedStream, answer
 from support.wait import until
 
-SLOTS = 4
+SLOTS, SLOT = 4, "slot"
 
 
 class Server(Scripted):
@@ -50,7 +52,11 @@ class Server(Scripted):
 
 def object_of(name: str, version: int) -> Json:
     meta = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(version)}
-    return {"metadata": meta}
+    return {"metadata": meta | {"labels": {SLOT: str(slot_of_name(name))}}}
+
+
+def slot_of_name(name: str) -> int:
+    return int(name[1:]) % SLOTS
 
 
 class Names:
@@ -61,7 +67,7 @@ class Names:
     def slot_of(self, obj: Object) -> int:
         if self.broken:
             raise LookupError(obj.name)
-        return int(obj.name[1:]) % SLOTS
+        return slot_of_name(obj.name)
 
 
 def cache_of(server: Server, names: Names) -> SlotCache[ConfigMap]:
@@ -86,3 +92,46 @@ async def test_an_object_that_was_deleted_does_not_return_when_its_slot_can_be_c
         assert not cache.unplaced
         cache.place_again(Key("n", "o1"))
         assert len(cache) == 0
+
+
+CHANGES = [
+    ("DELETED", object_of("o1", 101)),
+    ("MODIFIED", object_of("o2", 102)),
+    ("MODIFIED", object_of("o0", 103)),
+    ("MODIFIED", object_of("o0", 104)),
+    ("ADDED", object_of("o4", 105)),
+]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_change_during_the_list_of_a_gained_slot_is_seen(together: bool) -> None:
+    server = Server()
+    client = Client(server)
+    selection: SlotLabel[ConfigMap] = SlotLabel(client, SLOTS, SLOT)
+    cache = SlotCache(client, CONFIG_MAPS, selection)
+    shown: list[str] = []
+    cache.on_change(lambda old, new: shown.append(new.resource_version if new else "gone"))
+    async with running(cache):
+        server.list(90, object_of("o0", 80))
+        await cache.add([0])
+        await until(lambda: len(server.watches) == 1)
+        adding = asyncio.create_task(cache.add([1, 2]))
+        # The API server reads its objects for the list, and answers late. Meanwhile the watch of
+        # slot 0 goes on.
+        await until(lambda: len(server.requests) == 2)
+        if together:
+            server.list(100, object_of("o1", 81), object_of("o2", 82))
+        server.event(*CHANGES[2])
+        if not together:
+            await until(lambda: cache.version == "103")
+            server.list(100, object_of("o1", 81), object_of("o2", 82))
+        await adding
+        await until(lambda: len(server.watches) == 2)
+        since = int(server.watches[-1][0])
+        for kind, obj in CHANGES:
+            if int(obj["metadata"]["resourceVersion"]) > since:
+                server.event(kind, obj)
+        await until(lambda: cache.version == "105")
+    versions = {obj.name: obj.resource_version for obj in cache.items()}
+    assert versions == {"o0": "104", "o2": "102", "o4": "105"}
+    assert sorted(shown) == ["102", "103", "104", "105", "80", "81", "82", "gone"]  # each once
