@@ -271,6 +271,9 @@ class SlotCache(Informer[ObjectT]):
                         self._unplaced.clear()
                     case Listed():
                         self._complete(news.version)
+                        # All slots are as new as the list, whose version is smaller than the floors
+                        # if the API server was restored from a backup.
+                        self._floors.clear()
 
     def _ours(self, news: Changed[ObjectT]) -> list[tuple[ObjectEventType, ObjectT]]:
         """Return the events without those of other slots and those that the list of the slot

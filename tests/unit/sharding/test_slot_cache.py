@@ -135,3 +135,32 @@ async def test_a_change_during_the_list_of_a_gained_slot_is_seen(together: bool)
     versions = {obj.name: obj.resource_version for obj in cache.items()}
     assert versions == {"o0": "104", "o2": "102", "o4": "105"}
     assert sorted(shown) == ["102", "103", "104", "105", "80", "81", "82", "gone"]  # each once
+
+
+async def test_changes_after_a_restore_from_a_backup_are_seen() -> None:
+    server = Server()
+    cache = cache_of(server, Names())
+    async with running(cache):
+        server.list(90, object_of("o0", 80))
+        await cache.add([0])
+        await until(lambda: len(server.watches) == 1)
+        server.watches[-1][1].feed(
+            b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
+        )
+        await until(lambda: len(server.watches) == 2)
+        assert server.watches[-1][0] == ""
+        server.event("ADDED", object_of("o0", 30))
+        server.event(
+            "BOOKMARK",
+            {
+                "metadata": {
+                    "resourceVersion": "50",
+                    "annotations": {"k8s.io/initial-events-end": "true"},
+                }
+            },
+        )
+        server.event("MODIFIED", object_of("o0", 51))
+        await until(lambda: cache.version == "51")
+        cached = cache.get(Key("n", "o0"))
+        assert cached is not None
+        assert cached.resource_version == "51"
