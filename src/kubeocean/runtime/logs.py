@@ -28,7 +28,7 @@ from typing import Final, Literal, TextIO, TypeAlias
 import msgspec
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.redaction import Plain, redact_fields
+from kubeocean.runtime.redaction import Plain, redact, redact_fields
 
 __all__ = [
     "AUDIT_LOGGER",
@@ -242,7 +242,18 @@ def _foreign(record: logging.LogRecord) -> _Line:
     """Return the line of a library's record."""
     extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     stack = {"stack_info": record.stack_info} if record.stack_info else {}
-    return _line(record.getMessage(), {**extra, **stack, "exc_info": record.exc_info})
+    return _line(_message(record), {**extra, **stack, "exc_info": record.exc_info})
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return the message of a record; if its arguments do not fit its format, both of them.
+
+    An error of the formatter would make `logging` print the arguments, which may be secrets.
+    """
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{redact(record.msg)} {redact(record.args)}"
 
 
 def _rfc3339(seconds: float) -> str:
