@@ -27,7 +27,7 @@ from typing import Final, Literal, TextIO, TypeAlias
 
 import msgspec
 
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ConfigError, printable
 from kubeocean.runtime.redaction import Plain, redact, redact_fields
 
 __all__ = [
@@ -274,7 +274,14 @@ def _console(stream: TextIO) -> Callable[[dict[str, Plain]], str]:
     render = ConsoleRenderer(
         colors=_colours(stream), sort_keys=False, event_key="msg", timestamp_key="ts"
     )
-    return lambda line: str(render(None, "", line))
+    return lambda line: str(render(None, "", _printable(line)))
+
+
+def _printable(line: dict[str, Plain]) -> dict[str, Plain]:
+    """Return a line without escape sequences, which the renderer writes as they are."""
+    return {
+        name: printable(value) if isinstance(value, str) else value for name, value in line.items()
+    }
 
 
 def _colours(stream: TextIO) -> bool:

@@ -228,6 +228,20 @@ def test_the_console_has_colours_only_on_a_terminal_that_wants_them(
     assert ("\x1b[" in out.getvalue()) is coloured
 
 
+def test_no_text_sends_escape_sequences_to_a_terminal() -> None:
+    out = io.StringIO()
+    restore = logs.configure("console", "info", out)
+    logging.getLogger("lib").warning("Read \x1b[31mred")
+    try:
+        raise ValueError("\x1b]0;title\x07")
+    except ValueError:
+        logs.get_logger("x").exception("Failed", value="\x1b[31mred\x9b1m")
+    restore()
+    assert "red" in out.getvalue()
+    assert "\n" in out.getvalue().strip()
+    assert not set("\x1b\x07\x9b") & set(out.getvalue())
+
+
 def leak_field(log: logs.Logger, library: logging.Logger) -> None:
     log.info("Read", token=CANARY, password=CANARY, Authorization=f"Bearer {CANARY}")
     library.info("Read", extra={"client_secret": CANARY})
