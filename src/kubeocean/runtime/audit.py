@@ -11,6 +11,7 @@ and tokens, dry runs, Leases, and Events.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -124,6 +125,11 @@ class AuditTransport:
         except Unreachable as error:
             outcome = "not answered" if error.sent else "not sent"
             self._failed(write, request, outcome=outcome, error=str(error))
+            raise
+        except asyncio.CancelledError:
+            # The server may have received the request.
+            message = "the request was cancelled"
+            self._failed(write, request, outcome="not answered", error=message)
             raise
         if 200 <= response.status < 300:
             self._done(write, request, response)

@@ -27,6 +27,9 @@ __all__ = ["CacheBudget", "memory_limit", "size_of"]
 # bytes more than its characters, and an entry of a mapping takes some 20 more than its two texts. A
 # field of a struct takes less than the quotes of its name.
 _QUOTE: Final = 30
+# Bytes of memory for each bracket that opens a struct, mapping or list, besides its characters: a
+# struct of which all fields have their defaults may be `{}`.
+_BRACKET: Final = 90
 _LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -50,8 +53,8 @@ class CacheBudget:
 
 
 def size_of(obj: Object) -> int:
-    """Return an upper limit of the memory that an object takes, in bytes; near to it for ordinary
-    objects.
+    """Return an estimate of the memory that an object takes, in bytes: never far below, and near to
+    it for ordinary objects.
 
     The object is encoded for that: counting in the text is much faster than visiting all values.
     """
@@ -63,7 +66,12 @@ def size_of(obj: Object) -> int:
         + getsizeof(obj.raw)
         + width * max(0, len(text) - empty.length)
         + _QUOTE * max(0, text.count(b'"') - empty.quotes)
+        + _BRACKET * max(0, _brackets(text) - empty.brackets)
     )
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"{") + text.count(b"[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +81,14 @@ class _Empty:
     size: int
     length: int
     quotes: int
+    brackets: int
 
 
 @lru_cache(maxsize=256)
 def _empty(type_: type[Object]) -> _Empty:
     obj = type_()
     text = encode(obj)
-    return _Empty(_structs(obj), len(text), text.count(b'"'))
+    return _Empty(_structs(obj), len(text), text.count(b'"'), _brackets(text))
 
 
 def _structs(value: object) -> int:

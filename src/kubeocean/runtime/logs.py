@@ -27,8 +27,8 @@ from typing import Final, Literal, TextIO, TypeAlias
 
 import msgspec
 
-from kubeocean.errors import ConfigError
-from kubeocean.runtime.redaction import Plain, redact_fields
+from kubeocean.errors import ConfigError, printable
+from kubeocean.runtime.redaction import Plain, redact, redact_fields
 
 __all__ = [
     "AUDIT_LOGGER",
@@ -242,7 +242,18 @@ def _foreign(record: logging.LogRecord) -> _Line:
     """Return the line of a library's record."""
     extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     stack = {"stack_info": record.stack_info} if record.stack_info else {}
-    return _line(record.getMessage(), {**extra, **stack, "exc_info": record.exc_info})
+    return _line(_message(record), {**extra, **stack, "exc_info": record.exc_info})
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return the message of a record; if its arguments do not fit its format, both of them.
+
+    An error of the formatter would make `logging` print the arguments, which may be secrets.
+    """
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{redact(record.msg)} {redact(record.args)}"
 
 
 def _rfc3339(seconds: float) -> str:
@@ -263,7 +274,14 @@ def _console(stream: TextIO) -> Callable[[dict[str, Plain]], str]:
     render = ConsoleRenderer(
         colors=_colours(stream), sort_keys=False, event_key="msg", timestamp_key="ts"
     )
-    return lambda line: str(render(None, "", line))
+    return lambda line: str(render(None, "", _printable(line)))
+
+
+def _printable(line: dict[str, Plain]) -> dict[str, Plain]:
+    """Return a line without escape sequences, which the renderer writes as they are."""
+    return {
+        name: printable(value) if isinstance(value, str) else value for name, value in line.items()
+    }
 
 
 def _colours(stream: TextIO) -> bool:

@@ -389,8 +389,12 @@ def _decode_list(
 
 
 _MOST_LEVELS: Final = 300  # of nesting; decoders and encoders can process about 900
-_TOO_DEEP: Final = b'"(nested too deeply)"'
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+# With an escape that no API server writes: a user's text is never taken for this one.
+_TOO_DEEP: Final = rb'"\u0028nested too deeply)"'
+# Linear in time, and without memory for each escape, because the repetitions are possessive. A text
+# without an end is a token up to the end of the body: otherwise the search would begin again at
+# each quote in it.
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 def shallow(body: bytes) -> bytes:

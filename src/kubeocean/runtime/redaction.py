@@ -268,9 +268,13 @@ def _text(value: object) -> str:
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, datetime):
         return value.isoformat()
+    try:
+        text = str(value)
+    except Exception as error:  # a line must be logged, whatever its values are
+        text = f"(its text cannot be computed: {type(error).__name__})"
     if isinstance(value, BaseException):
-        return _encodable(f"{type(value).__name__}: {value}")
-    return _encodable(str(value))
+        text = f"{type(value).__name__}: {text}"
+    return _encodable(text)
 
 
 def _encodable(text: str) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 from kubeocean.errors import KubeoceanError
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, Object
+from kubeocean.runtime.redaction import redact
 
 __all__ = ["ShardComputation", "Unplaced"]
 
@@ -48,7 +49,7 @@ class ShardComputation:
         try:
             return self._compute(obj)
         except Exception as error:  # whatever the code of the user raises
-            reason = f"{type(error).__name__}: {error}"
+            reason = str(redact(error))
             self.failed.set()
             if obj.key not in self._logged and len(self._logged) < _LOGGED:
                 self._logged.add(obj.key)

@@ -153,7 +153,7 @@ class SharedControllers:
                     "Could not compute shard of key; this replica does not handle it until that"
                     " succeeds",
                     key=what,
-                    error=str(error),
+                    error=error,
                 )
             return None
         if what in self._unplaced:

@@ -67,7 +67,8 @@ class SlotCache(Informer[ObjectT]):
         self.selection = selection
         self.slots: frozenset[int] = frozenset()
         self._asked: set[int] = set()  # slots that were added, listed or not
-        self._floors: dict[int, int] = {}  # resourceVersion of the list of each slot
+        # resourceVersion that each slot has reached: earlier events of its objects are not new
+        self._floors: dict[int, int] = {}
         self._computed: dict[Key, int] = {}  # slots of cached objects that name no slot themselves
         self._unplaced: dict[Key, ObjectT] = {}
         self._some = asyncio.Event()
@@ -189,9 +190,16 @@ class SlotCache(Informer[ObjectT]):
         insertion."""
         if not new:
             return
+        floor, reached = _number(version), _number(self._version)
         if not self.slots:
             self._version = version  # the cache has no other slot with an older version
-        floor = int(version) if version.isdecimal() else 0
+        elif 0 < floor < reached:
+            # The watch has passed changes of the new slots that the list does not contain. The next
+            # watch begins at the list, and sends the passed events of the other slots in vain.
+            self._version = version
+            self._floors |= {
+                known: max(reached, self._floors.get(known, 0)) for known in self.slots
+            }
         self.slots |= new
         self._floors |= dict.fromkeys(new, floor)
         for obj in items:
@@ -253,6 +261,8 @@ class SlotCache(Informer[ObjectT]):
     async def _follow(self, watch: Watch[ObjectT]) -> None:
         async with aclosing(watch.follow()) as account:
             async for news in account:
+                if self._turn is None:
+                    return  # slots were added: this watch does not know them
                 match news:
                     case Changed():
                         self._change(Changed(self._ours(news), news.version))
@@ -261,18 +271,21 @@ class SlotCache(Informer[ObjectT]):
                         self._unplaced.clear()
                     case Listed():
                         self._complete(news.version)
+                        # All slots are as new as the list, whose version is smaller than the floors
+                        # if the API server was restored from a backup.
+                        self._floors.clear()
 
     def _ours(self, news: Changed[ObjectT]) -> list[tuple[ObjectEventType, ObjectT]]:
         """Return the events without those of other slots and those that the list of the slot
         contained."""
         kept: list[tuple[ObjectEventType, ObjectT]] = []
         for fate, obj in news.events:
+            if fate == "DELETED":
+                self._unplaced.pop(obj.key, None)
             try:
                 slot = self._place(obj)
             except Unplaced:
-                if fate == "DELETED":
-                    self._unplaced.pop(obj.key, None)
-                else:
+                if fate != "DELETED":
                     self._keep_apart(obj)
                 continue
             if slot not in self.slots:
@@ -281,8 +294,7 @@ class SlotCache(Informer[ObjectT]):
                     kept.append(("DELETED", obj))
                 continue
             floor = self._floors.get(slot, 0)
-            version = obj.resource_version
-            if self._unseen is None and floor and version.isdecimal() and int(version) <= floor:
+            if self._unseen is None and 0 < _number(obj.resource_version) <= floor:
                 continue
             kept.append((fate, obj))
         return kept
@@ -298,10 +310,15 @@ class SlotCache(Informer[ObjectT]):
         return () if slot is None else (str(slot),)
 
 
+def _number(version: str) -> int:
+    """Return a resourceVersion as a number; 0 if the server has another numbering."""
+    return int(version) if version.isdecimal() else 0
+
+
 def _is_older(one: ObjectT, other: ObjectT) -> bool:
     """Return whether the first version of an object is older than the second."""
-    old, new = one.resource_version, other.resource_version
-    return not (old.isdecimal() and new.isdecimal()) or int(old) < int(new)
+    old, new = _number(one.resource_version), _number(other.resource_version)
+    return not (old and new) or old < new
 
 
 class _Resumed(Watch[ObjectT]):

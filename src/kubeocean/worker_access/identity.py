@@ -48,6 +48,7 @@ __all__ = [
 
 OLDEST: Final = (1, 28)  # the oldest version that is tested
 _TIMEOUT_S: Final = 5.0
+_LARGEST: Final = 4 << 20  # bytes of an answer; objects in etcd are far smaller
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")  # Python refuses to parse thousands of digits
 _HIDDEN: Final = (
     "hidden"  # stands for the identity of a cluster that may not be read; never accepted
@@ -68,6 +69,10 @@ def recorded_worker(binding: ClusterBinding, access: SecretAccess, domain: Domai
     return binding.annotations.get(key, "") or access.annotations.get(key, "")
 
 
+def _connect(source: AccessSource) -> Transport:
+    return HttpTransport(source, largest=_LARGEST)
+
+
 class WorkerIdentity:
     """`AccessSource` that keeps the last access that led to the right worker.
 
@@ -79,7 +84,7 @@ class WorkerIdentity:
         source: AccessSource,
         recorded: Callable[[], str],
         *,
-        connect: Callable[[AccessSource], Transport] = HttpTransport,
+        connect: Callable[[AccessSource], Transport] = _connect,
     ) -> None:
         self._source = source
         self._recorded = recorded

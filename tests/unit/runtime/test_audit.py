@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from kubeocean.runtime.audit import AuditTransport, Write, write_of
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import NAMESPACES, PODS
 from kubeocean.runtime.retries import RetryPolicy
-from kubeocean.runtime.transport import Request
+from kubeocean.runtime.transport import Request, Response
 from support.scripted_transport import Scripted, answer
+from support.wait import until
 
 POD = b'{"metadata": {"name": "web-0", "uid": "u1"}}'
 
@@ -143,3 +145,25 @@ def test_a_write_is_described_by_method_and_path(
 
 def test_a_dry_run_is_no_write() -> None:
     assert write_of(Request("POST", "/api/v1/namespaces", (("dryRun", "All"),))) is None
+
+
+class Silent(Scripted):
+    """Receives requests, and answers none."""
+
+    async def send(self, request: Request) -> Response:
+        self.requests.append(request)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_write_that_is_cancelled_leaves_a_line(audit: Audit) -> None:
+    server = Silent()
+    transport = AuditTransport(server, cluster="worker", actor="kubeocean-syncer/r1")
+    request = Request("DELETE", "/api/v1/namespaces/team/pods/web-0")
+    task = asyncio.create_task(transport.send(request))
+    await until(lambda: bool(server.requests))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (audit.line["verb"], audit.line["name"]) == ("delete", "web-0")
+    assert audit.line["outcome"] == "not answered"

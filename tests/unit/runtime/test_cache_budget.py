@@ -16,9 +16,9 @@ from kubeocean.runtime.cache_budget import CacheBudget, memory_limit, size_of
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.informer import OVERFLOW_S, Informer
-from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
+from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap, Node, Pod
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Json, decode_object, encode
+from kubeocean.runtime.objects import Json, Object, decode_object, encode
 from kubeocean.runtime.transport import Request, Response
 from kubeocean.runtime.watch import BACKOFF_S, LARGEST_EVENT, Listed, Scope, Watch
 from support.scripted_transport import Scripted, ScriptedStream, answer
@@ -117,6 +117,29 @@ def test_the_size_of_an_object_is_at_least_the_memory_that_it_takes(
     taken = min(measure() for _ in range(5))
     size = size_of(decode_object(ConfigMap, body, keep_raw=keep_raw))
     assert taken < size < 20 * taken
+
+
+@pytest.mark.parametrize(
+    ("type_", "part", "name"),
+    [
+        (Pod, "spec", "containers"),
+        (Pod, "status", "conditions"),
+        (Node, "spec", "taints"),
+        (Node, "status", "addresses"),
+    ],
+)
+def test_structs_without_values_count_with_the_memory_that_they_take(
+    type_: type[Object], part: str, name: str
+) -> None:
+    body = encode({"metadata": {"name": "a"}, part: {name: [{}] * 10_000}})
+    decode_object(type_, body, keep_raw=False)  # builds the decoder
+    tracemalloc.start()
+    try:
+        obj = decode_object(type_, body, keep_raw=False)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken < size_of(obj) < 4 * taken
 
 
 def test_the_size_of_an_ordinary_object_is_near_the_memory_that_it_takes() -> None:

@@ -71,6 +71,33 @@ def test_libraries_come_out_in_the_same_form(stream: io.StringIO) -> None:
     assert (line["msg"], line["peer"]) == ("Odd request GET", "1.2.3.4")
 
 
+def test_a_message_whose_arguments_do_not_fit_is_a_line(stream: io.StringIO) -> None:
+    arguments = {"msg": "Read %d bytes of %s", "args": (f"Bearer {CANARY}", 5)}
+    # Not by a logger, to which pytest has added handlers that refuse such a message.
+    (handler,) = (
+        each for each in logging.getLogger().handlers if getattr(each, "stream", None) is stream
+    )
+    handler.handle(logging.makeLogRecord(arguments))
+    (line,) = lines(stream)
+    assert str(line["msg"]).startswith("Read %d bytes of %s ['Bearer Secret(")
+
+
+def test_a_value_without_a_text_is_logged(stream: io.StringIO) -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise LookupError("no text")
+
+    logs.get_logger("x").warning("Failed", error=Broken(), things=[Broken()], tries=2)
+    try:
+        raise Broken
+    except Broken:
+        logs.get_logger("x").exception("Failed")
+    first, second = lines(stream)
+    assert first["error"] == "Broken: (its text cannot be computed: LookupError)"
+    assert first["tries"] == 2
+    assert "Broken" in str(second["exception"])
+
+
 def test_fields_of_a_logger_are_on_each_of_its_lines(stream: io.StringIO) -> None:
     log = logs.get_logger("watch").bind(cluster="w1", tries=1)
     with logs.bound(cluster="other", reconcile="r1"):
@@ -199,6 +226,20 @@ def test_the_console_has_colours_only_on_a_terminal_that_wants_them(
     restore()
     assert "Created pod" in out.getvalue()
     assert ("\x1b[" in out.getvalue()) is coloured
+
+
+def test_no_text_sends_escape_sequences_to_a_terminal() -> None:
+    out = io.StringIO()
+    restore = logs.configure("console", "info", out)
+    logging.getLogger("lib").warning("Read \x1b[31mred")
+    try:
+        raise ValueError("\x1b]0;title\x07")
+    except ValueError:
+        logs.get_logger("x").exception("Failed", value="\x1b[31mred\x9b1m")
+    restore()
+    assert "red" in out.getvalue()
+    assert "\n" in out.getvalue().strip()
+    assert not set("\x1b\x07\x9b") & set(out.getvalue())
 
 
 def leak_field(log: logs.Logger, library: logging.Logger) -> None:

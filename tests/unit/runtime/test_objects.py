@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -321,6 +323,18 @@ def test_an_object_that_is_nested_too_deeply_keeps_no_other_from_being_read(
         assert bool(items[0].raw) == (levels < 900)  # never a part of the object
 
 
+@pytest.mark.parametrize("levels", [2, 2_000])
+def test_a_text_of_a_user_is_not_taken_for_a_value_that_was_replaced(levels: int) -> None:
+    deep = b'{"metadata":{"name":"deep"},"spec":' + nested(levels) + b"}"
+    replaced = json.loads(shallow(nested(2_000)))
+    while not isinstance(replaced, str):
+        replaced = replaced["a"] if isinstance(replaced, dict) else replaced[0]
+    annotations = {"text": replaced}
+    user = encode({"metadata": {"name": "user", "annotations": annotations}})
+    _, items = decode_list(Untyped, b'{"items":[' + deep + b"," + user + b"]}", keep_raw=True)
+    assert items[1].content()["metadata"]["annotations"] == annotations
+
+
 def test_only_values_that_are_nested_too_deeply_are_replaced() -> None:
     text = b'{"a":"[{\\"","b":[1,{"c":"}"}],"d":'
     assert shallow(text + b"1}") == text + b"1}"
@@ -328,3 +342,17 @@ def test_only_values_that_are_nested_too_deeply_are_replaced() -> None:
     replaced = json.loads(shallow(text + nested(2_000) + b',"e":2}'))
     assert (replaced["a"], replaced["b"], replaced["e"]) == ('[{"', [1, {"c": "}"}], 2)
     assert "nested too deeply" in repr(replaced["d"])
+
+
+@pytest.mark.parametrize("end", [b'"]', b"", b"\\"])
+def test_a_deep_document_of_one_long_text_is_read_quickly_and_in_little_memory(end: bytes) -> None:
+    deep = b"[" * 1_000
+    body = deep + b'"' + b'\\"' * (1 << 14) + end
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        shallow(body)
+        assert time.process_time() - began < 2.0
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(body)
+    finally:
+        tracemalloc.stop()

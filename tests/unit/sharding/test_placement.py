@@ -56,6 +56,23 @@ async def test_an_object_without_a_shard_is_an_error_that_is_logged_once(
         assert placement.shard_of(named(ONE)) == 3
 
 
+class Mute(Exception):
+    """Error of a user's code that fails again when its text is computed."""
+
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
+async def test_an_error_without_a_text_is_an_error_like_others() -> None:
+    def fail(obj: Object) -> int:
+        raise Mute
+
+    placement = ShardComputation("pods", fail)
+    assert placement.find(named(ONE)) is None
+    with pytest.raises(Unplaced, match="of n/one: Mute"):
+        placement.shard_of(named(ONE))
+
+
 async def test_an_algorithm_that_fails_for_all_objects_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 
 import msgspec
@@ -15,6 +16,7 @@ from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import Request, Response
 from kubeocean.worker_access.identity import IdentityCheckedTransport, WorkerIdentity
 from support.scripted_transport import Scripted, answer
+from support.servers import Server, head_of, serving
 
 FIRST = Access("https://first:6443", ca=b"one")
 SECOND = Access("https://second:6443", ca=b"two")
@@ -163,3 +165,25 @@ async def test_streams_and_tunnels_are_not_sent_to_another_cluster() -> None:
     with pytest.raises(Unreachable, match="the binding is for a"):
         async with worker.transport.upgrade(REQUEST, "SPDY/3.1"):
             pass
+
+
+async def test_an_answer_without_end_does_not_fill_the_memory() -> None:
+    async def flood(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await head_of(server, reader)
+        writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"metadata":{"name":"')
+        for _ in range(64):
+            writer.write(b"x" * (1 << 20))
+            await writer.drain()
+
+    async with serving(flood) as server:
+        source = StaticAccess(Access(server.url))
+        identity = WorkerIdentity(source, lambda: "")
+        tracemalloc.start()
+        try:
+            with pytest.raises(Unreachable, match="larger than"):
+                await IdentityCheckedTransport(Scripted(), identity).send(REQUEST)
+            assert tracemalloc.get_traced_memory()[1] < 24 << 20
+        finally:
+            tracemalloc.stop()
