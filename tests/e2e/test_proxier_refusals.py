@@ -368,3 +368,14 @@ async def test_only_the_plain_health_check_needs_no_authentication(proxier_env: 
     assert await ask(proxier_env, "GET", "/healthz") == 200
     assert await ask(proxier_env, "GET", "/healthz?verbose") == 401
     assert await ask(proxier_env, "POST", "/healthz") == 401
+
+
+async def test_objects_of_a_worker_that_exceed_the_limit_of_a_proxier_are_not_kept(
+    proxier_env: ProxierEnv, proxier: SyncerProcess
+) -> None:
+    flag = "--worker-cache-limit=64"
+    async with proxier_env.proxier(flag, name="limited", ready=False) as limited:
+        line = await limited.wait_for_output("Cache is full, objects are missing from it")
+        assert (line["cluster"], line["resource"]) == ("worker", "pods")
+        status, page = await limited.page("health", "/readyz")
+        assert (status, "caches" in page) == (500, True), page

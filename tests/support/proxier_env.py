@@ -213,9 +213,13 @@ class ProxierEnv:
 
     @asynccontextmanager
     async def proxier(
-        self, *flags: str, name: str = "proxier", address: str = "127.0.0.1"
+        self,
+        *flags: str,
+        name: str = "proxier",
+        address: str = "127.0.0.1",
+        ready: bool = True,
     ) -> AsyncIterator[SyncerProcess]:
-        """Run a replica; yield once it is ready, and kill it at the end."""
+        """Run a replica; yield once it is ready, unless `ready` is False, and kill it at the end."""
         words = (
             f"--kubeconfig={self.computing.kubeconfig}",
             f"--cluster-binding-name={self.name}",
@@ -235,7 +239,8 @@ class ProxierEnv:
         await process.start()
         try:
             replica = SyncerProcess(process)
-            await until(replica.is_ready, waiting_for="the proxier to be ready")
+            if ready:
+                await until(replica.is_ready, waiting_for="the proxier to be ready")
             yield replica
         finally:
             await process.kill()

@@ -27,6 +27,7 @@ from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport, Request
+from kubeocean.worker_access.client import LARGEST_ANSWER
 from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = [
@@ -62,7 +63,7 @@ class WorkerConnection:
 def connect_to_worker(source: AccessSource) -> Client:
     """Return a client for a worker, with short timeouts."""
     return Client(
-        HttpTransport(source),
+        HttpTransport(source, largest=LARGEST_ANSWER),
         cluster="worker",
         timeout_s=_ANSWER_S,
         retry=RetryPolicy(attempts=2),

@@ -8,9 +8,10 @@ from kubeocean.api import group
 from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.flags import integer
+from kubeocean.runtime.quantity import Quantity
 from kubeocean.runtime.selectors import check_subdomain
 
-__all__ = ["any_port", "check_timings", "domain", "name", "namespaces", "port"]
+__all__ = ["any_port", "check_timings", "domain", "memory", "name", "namespaces", "port"]
 
 _HIGHEST_PORT: Final = 65_535
 _JITTER: Final = 1.2  # an election waits up to this times the retry period
@@ -68,3 +69,16 @@ def check_timings(*, retry_s: float, renew_s: float, lease_s: float) -> None:
     ):
         if not value > lower_s:
             raise ConfigError(f"must be more than {lower}", source=flag, value=f"{value:g}s")
+
+
+def memory(written: str, flag: str) -> int | None:
+    """Parse a positive amount of bytes, such as 256Mi; None if the flag is not given."""
+    if not written:
+        return None
+    try:
+        size = int(Quantity.parse(written).value())
+    except ConfigError:
+        size = 0
+    if size <= 0:
+        raise ConfigError("must be an amount of bytes such as 256Mi", source=flag, value=written)
+    return size

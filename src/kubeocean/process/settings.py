@@ -16,6 +16,7 @@ from kubeocean.api import group
 from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError
 from kubeocean.process import flags
+from kubeocean.runtime.cache_budget import memory_limit
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, text
 from kubeocean.runtime.log_flags import ZapFlags
@@ -33,9 +34,12 @@ __all__ = [
     "ReplicaSettings",
     "kubeconfig_namespaces_flag",
     "management_kubeconfig_flag",
+    "worker_cache_bytes",
+    "worker_cache_limit_flag",
 ]
 
 IN_CLUSTER: Final = "in-cluster"
+_WORKER_CACHE: Final = 512 << 20  # bytes, without a memory limit
 _NODE_TIMEOUT_S: Final = 60.0  # the default of a ring
 
 
@@ -63,6 +67,26 @@ def management_kubeconfig_flag() -> str:
         "Kubeconfig of the management cluster, in which syncers and proxiers run, or "
         f"{IN_CLUSTER} for the pod's account (default: they run in the computing cluster).",
     )
+
+
+def worker_cache_limit_flag() -> int | None:
+    """Return the dataclass field of the flag `--worker-cache-limit`, for processes of one
+    binding."""
+    return flag(
+        "worker-cache-limit",
+        flags.memory,
+        "",
+        "Memory for objects of the worker cluster, such as 256Mi; more objects are not read"
+        " (default: a quarter of the container's memory limit, 512Mi without a limit).",
+    )
+
+
+def worker_cache_bytes(limit: int | None) -> int:
+    """Return the bytes for objects of the worker cluster; `limit` is the flag's, if given."""
+    if limit is not None:
+        return limit
+    container = memory_limit()
+    return _WORKER_CACHE if container is None else container // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,9 @@ from kubeocean.proxier.server import KubeletServer
 from kubeocean.proxier.server_tls import PublishedClientCa, ServerTls
 from kubeocean.proxier.sessions import Sessions
 from kubeocean.proxier.settings import ProxierSettings
+from kubeocean.runtime.answer_budget import AnswerBudget
 from kubeocean.runtime.audit import AuditTransport
+from kubeocean.runtime.cache_budget import CacheBudget
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable
 from kubeocean.runtime.credentials import AccessSource, default_access
@@ -54,6 +56,7 @@ from kubeocean.runtime.objects import Key
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.runtime.transport_layers import CountedTransport
+from kubeocean.worker_access.client import INCOMPLETE_ANSWERS, LARGEST_ANSWER
 from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
@@ -105,9 +108,10 @@ class ProxierProgram:
         trace(self._stack, domain.proxier, instance=instance, environ=self._environ)
         source = default_access(settings.kubeconfig or None, environ=self._environ)
         actor = f"{domain.proxier}/{instance}"
+        answers = AnswerBudget(INCOMPLETE_ANSWERS)  # of the worker
 
-        def observed(access: AccessSource, cluster: str) -> Transport:
-            transport = HttpTransport(access)
+        def observed(access: AccessSource, cluster: str, largest: int | None = None) -> Transport:
+            transport = HttpTransport(access, largest=largest, answers=answers if largest else None)
             counted = CountedTransport(transport, access, self._metrics, cluster=cluster)
             return AuditTransport(counted, cluster=cluster, actor=actor)
 
@@ -119,8 +123,14 @@ class ProxierProgram:
             await computing.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
         )
         identity = WorkerIdentity(access, lambda: self._recorded_worker(binding, access))
-        transport = IdentityCheckedTransport(observed(identity, "worker"), identity)
-        worker = open_client(self._stack, transport, "worker")
+        checked = IdentityCheckedTransport(observed(identity, "worker", LARGEST_ANSWER), identity)
+        worker = open_client(
+            self._stack,
+            checked,
+            "worker",
+            cache_budget=CacheBudget(settings.worker_cache_bytes),
+            answer_budget=answers,
+        )
         self._rotation = Rotation(
             computing, access, reference, namespaces=namespaces, metrics=self._metrics
         )

@@ -11,6 +11,8 @@ from kubeocean.process.settings import (
     ProcessSettings,
     kubeconfig_namespaces_flag,
     management_kubeconfig_flag,
+    worker_cache_bytes,
+    worker_cache_limit_flag,
 )
 from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, integer, text
 
@@ -30,6 +32,7 @@ class ProxierSettings(ProcessSettings):
     )
     kubeconfig_namespaces: frozenset[str] = kubeconfig_namespaces_flag()
     management_kubeconfig: str = management_kubeconfig_flag()
+    worker_cache_limit: int | None = worker_cache_limit_flag()
     listen_address: str = flag(
         "listen-address", text, "", "Address to listen on (default: every address of the machine)."
     )
@@ -125,3 +128,8 @@ class ProxierSettings(ProcessSettings):
                 source="--tls-secret-name",
                 value=self.tls_secret_name,
             )
+
+    @property
+    def worker_cache_bytes(self) -> int:
+        """Memory for objects of the worker cluster, in bytes."""
+        return worker_cache_bytes(self.worker_cache_limit)

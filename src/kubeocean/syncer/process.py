@@ -48,6 +48,7 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.settings import SyncerSettings
 from kubeocean.syncer.sharding import share, until_synced
 from kubeocean.syncer.worker_health import WorkerHealth
+from kubeocean.worker_access.client import INCOMPLETE_ANSWERS, LARGEST_ANSWER
 from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
@@ -59,9 +60,6 @@ from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
 __all__ = ["CompanionContext", "NewCompanion", "SyncerProgram", "run"]
 
-# Bytes of one answer of the worker; a larger page is requested in parts.
-_LARGEST_ANSWER: Final = 32 << 20
-_ANSWERS: Final = 16 << 20  # bytes of incomplete answers and events of the worker
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 _LISTED: Final = 5
 _REQUIRED: Final = ("spec.clusterID", "spec.secretRef")  # without them no syncer can start
@@ -125,7 +123,7 @@ class SyncerProgram:
         self._metrics = Metrics(process=True)
         self._worker_health = WorkerHealth()
         self._worker_budget = CacheBudget(settings.worker_cache_bytes)
-        self._answers = AnswerBudget(_ANSWERS)
+        self._answers = AnswerBudget(INCOMPLETE_ANSWERS)
         self._everywhere: list[Runnable] = []  # parts that every replica runs, with sharding
 
     async def prepare(self) -> Service:
@@ -211,7 +209,7 @@ class SyncerProgram:
             return []
         identity, settings = self._worker_identity, self._settings
         observed = self._replica.observed(
-            identity, "member", largest=_LARGEST_ANSWER, answers=self._answers
+            identity, "member", largest=LARGEST_ANSWER, answers=self._answers
         )
         transport = IdentityCheckedTransport(observed, identity)
         worker = open_client(
@@ -247,7 +245,7 @@ class SyncerProgram:
         identity.on_change(self._worker_health.mistake)
         # The fence is outside: a write that is not sent says nothing about the worker.
         observed = self._replica.observed(
-            identity, "worker", largest=_LARGEST_ANSWER, answers=self._answers
+            identity, "worker", largest=LARGEST_ANSWER, answers=self._answers
         )
         transport = IdentityCheckedTransport(observed, identity)
         worker = open_client(

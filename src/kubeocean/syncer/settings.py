@@ -22,18 +22,17 @@ from kubeocean.process.settings import (
     ReplicaSettings,
     kubeconfig_namespaces_flag,
     management_kubeconfig_flag,
+    worker_cache_bytes,
+    worker_cache_limit_flag,
 )
-from kubeocean.runtime.cache_budget import memory_limit
 from kubeocean.runtime.clock import local_zone
 from kubeocean.runtime.flags import boolean, duration, flag, integer, number
-from kubeocean.runtime.quantity import Quantity
 from kubeocean.runtime.selectors import check_subdomain
 from kubeocean.syncer.pods.forge_context import CLUSTER_DOMAIN
 
 __all__ = ["Address", "Given", "SyncerSettings"]
 
 _SERVER_PORT: Final = 443
-_WORKER_CACHE: Final = 512 << 20  # bytes, without a memory limit
 _WITH_PORT: Final = re.compile(r"([^:]*)(?::([^:]*))?")
 _BRACKETED: Final = re.compile(r"\[([^\]]*)\](?::([^:]*))?")
 
@@ -54,19 +53,6 @@ def _server(written: str, flag: str) -> Address | None:
     host, port = form.groups() if form else (written, None)  # bare IPv6
     number = _SERVER_PORT if port is None else flags.port(port, flag)
     return Address(_host(host, flag, written), number)
-
-
-def _memory(written: str, flag: str) -> int | None:
-    """Parse a positive amount of bytes, such as 256Mi; None if the flag is not given."""
-    if not written:
-        return None
-    try:
-        size = int(Quantity.parse(written).value())
-    except ConfigError:
-        size = 0
-    if size <= 0:
-        raise ConfigError("must be an amount of bytes such as 256Mi", source=flag, value=written)
-    return size
 
 
 def _nameserver(written: str, flag: str) -> Address | None:
@@ -154,13 +140,7 @@ class SyncerSettings(ReplicaSettings):
         "0",
         "How many requests to the worker cluster may exceed the limit at once; 0 means 10.",
     )
-    worker_cache_limit: int | None = flag(
-        "worker-cache-limit",
-        _memory,
-        "",
-        "Memory for objects of the worker cluster, such as 256Mi; more objects are not read"
-        " (default: a quarter of the container's memory limit, 512Mi without a limit).",
-    )
+    worker_cache_limit: int | None = worker_cache_limit_flag()
     prometheus_vnode_base_port: int = flag(
         "prometheus-vnode-base-port",
         flags.port,
@@ -239,10 +219,7 @@ class SyncerSettings(ReplicaSettings):
     @property
     def worker_cache_bytes(self) -> int:
         """Memory for objects of the worker cluster, in bytes."""
-        if self.worker_cache_limit is not None:
-            return self.worker_cache_limit
-        limit = memory_limit()
-        return _WORKER_CACHE if limit is None else limit // 4
+        return worker_cache_bytes(self.worker_cache_limit)
 
     @property
     def given(self) -> Given:

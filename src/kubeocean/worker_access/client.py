@@ -1,4 +1,5 @@
-"""Clients for commands that read a binding's clusters once, and the look-up of a binding."""
+"""Clients for commands that read a binding's clusters once, the look-up of a binding, and limits
+for the answers of a worker."""
 
 from __future__ import annotations
 
@@ -12,16 +13,19 @@ from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport
 
-__all__ = ["PATIENCE_S", "find_binding", "retrying_client"]
+__all__ = ["INCOMPLETE_ANSWERS", "LARGEST_ANSWER", "PATIENCE_S", "find_binding", "retrying_client"]
 
 PATIENCE_S: Final = 10.0  # for one request
+# Bytes of one answer of the worker; a larger page is requested in parts.
+LARGEST_ANSWER: Final = 32 << 20
+INCOMPLETE_ANSWERS: Final = 16 << 20  # bytes of incomplete answers and events of the worker
 
 
 def retrying_client(source: AccessSource, cluster: str, stack: AsyncExitStack) -> Client:
     """Return a client for an interactive command, with short timeouts; the stack closes the
     client."""
     client = Client(
-        HttpTransport(source),
+        HttpTransport(source, largest=LARGEST_ANSWER),
         cluster=cluster,
         timeout_s=PATIENCE_S,
         retry=RetryPolicy(attempts=2),
