@@ -230,7 +230,7 @@ async def test_one_replica_leads_and_a_paused_leader_writes_nothing_more(
             vnode = (await binding_env.vnodes())[0]
             await binding_env.computing_api.delete(NODES, vnode.name, uid=vnode.uid)
             await until(lambda: made_again(binding_env, vnode.name, vnode.uid))
-            assert written(binding_env.computing, user(binding_env, "new"), since)
+            await until(lambda: written(binding_env.computing, user(binding_env, "new"), since))
             assert await new.process.stop() == 0
             assert await holder(binding_env) == ""
 

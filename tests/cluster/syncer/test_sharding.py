@@ -70,8 +70,9 @@ async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_bind
         for number, name in enumerate(names):
             await env.run(name, node=number % NODES, volumes=[volume], grace_s=0)
         await env.settled(len(names))
-        # Both replicas needed the copy, which was created once; a change is applied once.
-        assert all(pods for pods, _ in map(env.worked_on, env.replicas))
+        # Both replicas needed the copy, which was created once; a change is applied once. The
+        # server shows an object to readers before it records the request that wrote the object.
+        await until(lambda: all(pods for pods, _ in map(env.worked_on, env.replicas)))
         copy = naming.physical_name("settings", env.namespace)
         assert _written(env, "create") == {copy: 1}
         patch = MergePatch({"data": {"colour": "red"}})
@@ -83,6 +84,7 @@ async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_bind
             }
 
         await until(red)
+        await until(lambda: _written(env, "patch"))
         assert _written(env, "patch") == {copy: 1}
         # Only one replica exposes the metrics of the whole binding.
         pages = [(await each.page("metrics", "/metrics"))[1] for each in env.replicas.values()]
