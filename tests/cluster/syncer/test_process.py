@@ -289,8 +289,11 @@ async def test_a_successor_takes_over_at_once_from_a_leader_that_stops(
     async with start("old") as old, start("new") as new:
         await until(lambda: old.lines("Became leader") or new.lines("Became leader"))
         first, second = (old, new) if old.lines("Became leader") else (new, old)
+        before = await holder(binding_env)
+        assert before
         assert await first.process.stop() == 0
-        await second.wait_for_output("Became leader", within=LEASE_S)
+        assert await holder(binding_env) != before  # the lease was released
+        await second.wait_for_output("Became leader")
 
 
 async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(
