@@ -26,7 +26,7 @@ from kubeocean.runtime.kinds import LEASES, LeaseSpec
 from support.background import running
 from support.wait import until
 
-LEASE_S, RENEW_S, RETRY_S = 4.0, 3.0, 0.3
+LEASE_S, RENEW_S, RETRY_S = 8.0, 5.0, 0.3  # a busy machine may delay a renewal, or an end
 CANDIDATE = Path(__file__).parents[1] / "support" / "election_candidate.py"
 
 
@@ -112,7 +112,7 @@ async def test_a_paused_leader_never_acts_beside_its_successor(
             ends = story.count(leader.name, "end")
             leader.resume()
             # The paused candidate stops as soon as it runs; meanwhile the other goes on.
-            await story.more(leader.name, "end", than=ends, within=5)
+            await story.more(leader.name, "end", than=ends)
             await story.more(other.name, "act", times=50)
         # One act while a successor leads would be two changes more than there were elections.
         assert len(story.tenures()) == len(story.lines("begin")) == 4
@@ -206,7 +206,7 @@ async def test_what_is_written_is_what_client_go_writes(client: Client, namespac
     async with running(leader):
         await until(lambda: leader.leads)
         spec = await spec_of(client, namespace)
-        assert (spec.holder_identity, spec.lease_duration_seconds) == ("ann", 4)
+        assert (spec.holder_identity, spec.lease_duration_seconds) == ("ann", LEASE_S)
         assert spec.lease_transitions == 0
         for message in (spec.acquire_time, spec.renew_time):
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", message or "")

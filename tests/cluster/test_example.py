@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS
@@ -35,12 +36,19 @@ async def test_the_example_labels_and_is_quiet(
             return len(listing.items) == 5
 
         await until(labelled)
+        # The server shows an object to readers before it records the request that wrote the object.
+        await until(lambda: len(patches(cluster, namespace)) >= 5)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=20)
     assert process.returncode == 0, received.read_text()
+    assert len(patches(cluster, namespace)) == 5
+
+
+def patches(cluster: Cluster, namespace: str) -> list[AuditedRequest]:
+    """Return the patches of the example in a namespace."""
     requested = cluster.audit.requests(user="seen-example")
-    assert len([r for r in requested if r.verb == "patch" and r.namespace == namespace]) == 5
+    return [each for each in requested if each.verb == "patch" and each.namespace == namespace]
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:

@@ -85,13 +85,12 @@ class PlannerLoop:
 
     def others(self, member: str) -> list[MemberRecord]:
         """Return the other healthy members, which could get the slots of `member`."""
+        # Not `_states`: those of a replica that is not elected are of its last decision.
+        states = self._planner.states(self._clock.monotonic())
         return [
             record
             for record in self._records.values()
-            if record.id != member
-            and record.state is MemberState.HEALTHY
-            and not record.released
-            and self._states.get(record.id) is not MemberState.UNHEALTHY
+            if record.id != member and states.get(record.id) is MemberState.HEALTHY
         ]
 
     def running(self) -> list[MemberRecord]:
@@ -150,9 +149,12 @@ class PlannerLoop:
         self._planner.observe(
             [record], started=None, now=self._clock.monotonic(), table=self._table
         )
-        if before is not None and before.pulse != record.pulse:
+        renewed = before is not None and before.pulse != record.pulse
+        if renewed:
             self._on_renewed(record)
-        if before is None or _decisive(before) != _decisive(record):
+        # A member that was silent at the last decision could not get slots then.
+        recovered = renewed and self._states.get(record.id) is MemberState.UNHEALTHY
+        if before is None or recovered or _decisive(before) != _decisive(record):
             self._news.set()
             self._on_member()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -91,9 +90,9 @@ async def edit(client: Client, namespace: str, value: str, name: str = "a") -> A
 async def test_changes_by_others_are_reported_and_own_writes_are_not(
     cluster: Cluster, client: Client, namespace: str, recorded: Recorder
 ) -> None:
-    place = ref(namespace)
+    place, faults = ref(namespace), Faults()
     made = await make(client, namespace)
-    async with pool_of(cluster, recorded) as pool:
+    async with pool_of(cluster, recorded, faults) as pool:
         pool.need("w1", [place])
         pool.need("w2", [place, ref(namespace, "b")])
         pool.saw(place, made.metadata)
@@ -103,9 +102,10 @@ async def test_changes_by_others_are_reported_and_own_writes_are_not(
         await recorded.until(("w1", "a", ChangedPart.CONTENT), ("w2", "a", ChangedPart.CONTENT))
         assert pool.has_changed(place, made.resource_version, with_status=False)
         assert pool.is_current(place, changed.resource_version, with_status=False)
-        # Own writes, whether their events come before or after the report
+        faults.freeze()  # the event of an own write that comes before the report is a change
         own = await edit(client, namespace, "2")
         pool.saw(place, own.metadata)
+        faults.thaw()
         await make(client, namespace, "b")
         await client.delete(CONFIG_MAPS, "a", namespace, uid=made.uid)
         await until(lambda: len(recorded.changes) >= 3)
@@ -124,11 +124,12 @@ async def test_a_change_of_status_is_told_apart(
     made = await client.create(DEPLOYMENTS, DEPLOYMENT, namespace=namespace)
 
     async def settled() -> bool:
+        """Whether the controller of Deployments has written its last change."""
         seen = await client.get(DEPLOYMENTS, "a", namespace, keep_raw=True)
-        return bool(seen.content()["status"].get("observedGeneration") == 1)
+        conditions = seen.content().get("status", {}).get("conditions", ())
+        return "NewReplicaSetAvailable" in {each["reason"] for each in conditions}
 
     await until(settled)
-    await asyncio.sleep(1.0)
     seen = await client.get(DEPLOYMENTS, "a", namespace)
     async with pool_of(cluster, recorded) as pool:
         pool.need("w", [place])

@@ -70,10 +70,16 @@ EVERYBODY = {
 }
 
 
-def refused(cluster: Cluster, user: str) -> list[AuditedRequest]:
-    made = cluster.audit.requests(user=user)
-    assert {"watch", "create", "patch"} <= {each.verb for each in made}  # it was at work
-    return [each for each in made if each.code == 403]
+async def refused(cluster: Cluster, user: str) -> list[AuditedRequest]:
+    """Return the refused requests of a user whose program has ended."""
+
+    def was_at_work() -> bool:
+        made = cluster.audit.requests(user=user)
+        return {"watch", "create", "patch"} <= {each.verb for each in made}
+
+    # The server records a watch when it notices that the client has closed the connection.
+    await until(was_at_work)
+    return [each for each in cluster.audit.requests(user=user) if each.code == 403]
 
 
 async def delete_binding(client: Client, name: str) -> None:
@@ -202,8 +208,8 @@ async def test_a_syncer_uses_all_permissions_of_its_roles_and_is_refused_nothing
         await delete_binding(client, join_request.name)
         assert await ready_nodes(client, join_request.name) == []
     await release(client, join_request.name)
-    assert refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
-    assert refused(worker_cluster, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
+    assert await refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
+    assert await refused(worker_cluster, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
 
 
 async def test_sharded_syncers_are_refused_nothing(
@@ -247,7 +253,7 @@ async def test_sharded_syncers_are_refused_nothing(
         await manager.close()
         for body in reversed(objects):
             await computing_applier.remove(body)
-    assert refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
+    assert await refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
 
 
 PROXIER = """

@@ -70,8 +70,14 @@ async def test_a_binding_becomes_ready_and_reports_when_it_is_not(env: ManagerEn
         await env.wait_for_condition("Ready", "False", "ProxierFailed")
         await env.run()
         await env.wait_for_phase("Ready")
+
+    def was_at_work() -> bool:
+        made = env.computing_cluster.audit.requests(user=MANAGER, since=since)
+        return {"watch", "create", "patch"} <= {each.verb for each in made}
+
+    # The server records a watch when it notices that the client has closed the connection.
+    await until(was_at_work)
     made = env.computing_cluster.audit.requests(user=MANAGER, since=since)
-    assert {"watch", "create", "patch"} <= {each.verb for each in made}
     assert [each for each in made if each.code == 403] == []
 
 

@@ -48,12 +48,17 @@ async def test_one_manager_leads_and_a_paused_leader_writes_nothing_more(
         assert await old.page("health", "/healthz") == (200, "ok")
         bound = await old.wait_for_output("Bound cluster")
         assert (bound["logger"], bound["binding"]) == ("kubeocean.audit", env.name)
-        _, text = await old.page("metrics", "/metrics")
-        assert 'kubeocean_clusterbindings_total{status="Ready"} 1.0' in text
-        assert f'kubeocean_manager_sync_total{{clusterbinding="{env.name}"}}' in text
-        assert f'kubeocean_manager_sync_errors_total{{clusterbinding="{env.name}"}}' in text
-        assert "kubeocean_manager_sync_duration_seconds_bucket" in text
-        assert 'leader_election_master_status{name="kubeocean-manager-leader"} 1.0' in text
+
+        async def has_metrics() -> bool:
+            _, text = await old.page("metrics", "/metrics")
+            assert 'kubeocean_clusterbindings_total{status="Ready"} 1.0' in text
+            assert f'kubeocean_manager_sync_total{{clusterbinding="{env.name}"}}' in text
+            assert f'kubeocean_manager_sync_errors_total{{clusterbinding="{env.name}"}}' in text
+            assert "kubeocean_manager_sync_duration_seconds_bucket" in text
+            assert 'leader_election_master_status{name="kubeocean-manager-leader"} 1.0' in text
+            return True
+
+        await until(has_metrics)  # the cache of the manager may not have its last write yet
         async with manager(
             "new", kubeconfig=env.account, directory=tmp_path, templates=templates
         ) as new:

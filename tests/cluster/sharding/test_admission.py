@@ -69,8 +69,36 @@ class Guarded:
         return False
 
 
+async def register(client: Client, objects: list[Json]) -> list[tuple[Resource[Untyped], Untyped]]:
+    """Create a policy and its binding; return them with their resources."""
+    made = []
+    for body in objects:
+        kind = Resource(GROUP, "v1", KINDS[body["kind"]], body["kind"], False, Untyped)
+        made.append((kind, await client.create(kind, body)))
+    return made
+
+
+@pytest.fixture(scope="module")
+async def followed_parameters(client: Client) -> None:
+    """A policy that matches no object, and a binding that names a ConfigMap; both stay.
+
+    An API server stops its watch of ConfigMaps when, at one of its refreshes of each second, no
+    binding names one as its parameter, and it never starts the watch again. Later policies then
+    find no table, or the table of that moment.
+    """
+    objects = admission_objects(
+        Names(f"stays{uuid.uuid4().hex[:8]}"),
+        namespace="default",
+        guarded=[guard(CONFIG_MAPS)],
+        users=["nobody"],
+    )
+    await register(client, objects)
+
+
 @pytest.fixture
-async def guarded(cluster: Cluster, client: Client, namespace: str) -> AsyncIterator[Guarded]:
+async def guarded(
+    cluster: Cluster, client: Client, namespace: str, followed_parameters: None
+) -> AsyncIterator[Guarded]:
     names = Names(f"g{uuid.uuid4().hex[:8]}")
     store = ConfigMapStore(
         client, namespace=namespace, labels=names.labels(TABLE), beside=admission_view
@@ -89,10 +117,7 @@ async def guarded(cluster: Cluster, client: Client, namespace: str) -> AsyncIter
         guarded=[guard(CONFIG_MAPS)],
         users=list(users.values()),
     )
-    made = []
-    for body in objects:
-        kind = Resource(GROUP, "v1", KINDS[body["kind"]], body["kind"], False, Untyped)
-        made.append((kind, await client.create(kind, body)))
+    made = await register(client, objects)
     await until(lambda: ring.refuses("bob", 0), waiting_for="the policy to take effect")
     yield ring
     for kind, each in reversed(made):

@@ -230,7 +230,7 @@ async def test_one_replica_leads_and_a_paused_leader_writes_nothing_more(
             vnode = (await binding_env.vnodes())[0]
             await binding_env.computing_api.delete(NODES, vnode.name, uid=vnode.uid)
             await until(lambda: made_again(binding_env, vnode.name, vnode.uid))
-            assert written(binding_env.computing, user(binding_env, "new"), since)
+            await until(lambda: written(binding_env.computing, user(binding_env, "new"), since))
             assert await new.process.stop() == 0
             assert await holder(binding_env) == ""
 
@@ -289,8 +289,11 @@ async def test_a_successor_takes_over_at_once_from_a_leader_that_stops(
     async with start("old") as old, start("new") as new:
         await until(lambda: old.lines("Became leader") or new.lines("Became leader"))
         first, second = (old, new) if old.lines("Became leader") else (new, old)
+        before = await holder(binding_env)
+        assert before
         assert await first.process.stop() == 0
-        await second.wait_for_output("Became leader", within=LEASE_S)
+        assert await holder(binding_env) != before  # the lease was released
+        await second.wait_for_output("Became leader")
 
 
 async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(

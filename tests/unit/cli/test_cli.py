@@ -240,15 +240,17 @@ async def test_an_interrupted_start_leaves_no_process_and_no_file(
 async def test_a_second_signal_does_not_interrupt_the_cleanup(
     home: Home, number: signal.Signals
 ) -> None:
-    # An etcd that needs a moment to end, and writes until then.
-    _programs(home, "trap 'sleep 1; exit' TERM; while :; do mktemp -p . >/dev/null; done")
+    # An etcd that writes until it is stopped, and does not end before there is a file `go`.
+    ends = "touch stopping; until [ -e go ]; do sleep 0.1; done; exit"
+    _programs(home, f"trap '{ends}' TERM; while :; do mktemp -p . >/dev/null; done")
     async with home.running("up", "--ephemeral", "--workers", "0") as up:
         await until(lambda: list(home.temporary.glob("*/computing/tmp.*")), waiting_for="an etcd")
         up.signal(number)
-        await asyncio.sleep(0.3)
+        (stopping,) = await until(lambda: list(home.temporary.glob("*/computing/stopping")))
         up.signal(number)
+        await up.wait_for_output("already stopping")
+        stopping.with_name("go").touch()
         assert await up.ended() == 128 + number
-    assert "already stopping" in up.output
     assert list(home.temporary.iterdir()) == []
 
 

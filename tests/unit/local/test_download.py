@@ -219,7 +219,8 @@ async def test_a_silent_network_costs_less_than_five_seconds(world: AssetWorld) 
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     start = time.monotonic()
     await world.finder(mirrors=Mirrors(url, url, url)).ensure(["etcd", "kwok"])
-    assert time.monotonic() - start < 5
+    # Five seconds, and as many for a busy machine; without the limit the silence lasts 20 seconds.
+    assert time.monotonic() - start < 10
     assert len(held) == 1
     for writer in held:
         writer.close()

@@ -104,9 +104,9 @@ def test_a_sample_with_ambiguous_labels_is_dropped(labels: str) -> None:
 
 @pytest.mark.parametrize("odd", ["a" * 300_000, '"' * 99_999, "a=" * 100_000, '\\"' * 100_000])
 def test_a_very_long_line_is_rewritten_in_linear_time(odd: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert rewrite(f"m{{{odd}}} 1\nm{odd} 1\n", PODS) == ""
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began < 5.0
 
 
 def exposition_text() -> st.SearchStrategy[str]:

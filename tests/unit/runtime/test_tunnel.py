@@ -39,7 +39,7 @@ def opening(url: str, **more: Any) -> Any:
         "tls": None,
         "tls_server_name": None,
         "proxy_url": None,
-        "timeout_s": 0.5,
+        "timeout_s": 60.0,
     }
     return open_tunnel(URL(url), **options | more)
 
@@ -50,7 +50,7 @@ async def refused(url: str, **more: Any) -> ApiError:
     with pytest.raises(ApiError) as error:
         async with opening(url, **more):
             raise AssertionError("it must not open")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30  # before the time limit of an attempt
     assert "upgrade POST /exec to SPDY/3.1" in str(error.value)
     return error.value
 
@@ -73,7 +73,7 @@ async def server_of(*pieces: bytes, hang: bool = False) -> AsyncIterator[Server]
 
     async with serving(handle) as server:
         yield server
-        await until(lambda: server.open == 0, within=2)
+        await until(lambda: server.open == 0)
 
 
 @asynccontextmanager
@@ -87,7 +87,7 @@ async def echoing() -> AsyncIterator[Server]:
 
     async with serving(handle) as server:
         yield server
-        await until(lambda: server.open == 0, within=2)
+        await until(lambda: server.open == 0)
 
 
 async def read_exactly(tunnel: Tunnel, size: int) -> bytes:
@@ -336,7 +336,7 @@ async def test_what_is_no_answer_is_unreachable(how: str) -> None:
 async def test_a_head_that_does_not_come_is_given_up_in_time() -> None:
     for pieces in ((), (b"HTTP/1.1 ",)):
         async with server_of(*pieces, hang=True) as server:
-            error = await refused(server.url)
+            error = await refused(server.url, timeout_s=0.3)
             assert isinstance(error, Unreachable)
             assert "did not answer in time" in str(error)
 

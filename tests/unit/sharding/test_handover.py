@@ -55,15 +55,16 @@ def test_entries_that_no_replica_wrote_are_ignored() -> None:
 
 
 async def test_slots_whose_callers_were_all_cancelled_can_be_submitted_again() -> None:
-    answered = asyncio.Event()
+    started, answered = asyncio.Event(), asyncio.Event()
 
     async def send(batch: Mapping[int, None]) -> Mapping[int, int]:
+        started.set()
         await answered.wait()
         return {slot: slot * 10 for slot in batch}
 
     batches = _Batches[None, int](send)
     sender, other = (asyncio.create_task(batches.submit(slot, None)) for slot in (1, 2))
-    await asyncio.sleep(0.01)
+    await started.wait()
     # A replica that loses its membership cancels all its tasks; the sender's request ends last
     other.cancel()
     await asyncio.wait([other])
@@ -74,17 +75,18 @@ async def test_slots_whose_callers_were_all_cancelled_can_be_submitted_again() -
 
 
 async def test_a_slot_is_sent_again_if_only_the_sender_of_its_batch_was_cancelled() -> None:
-    answered = asyncio.Event()
+    started, answered = asyncio.Event(), asyncio.Event()
     sent: list[set[int]] = []
 
     async def send(batch: Mapping[int, None]) -> Mapping[int, int]:
         sent.append(set(batch))
+        started.set()
         await answered.wait()
         return {slot: slot * 10 for slot in batch}
 
     batches = _Batches[None, int](send)
     sender, other = (asyncio.create_task(batches.submit(slot, None)) for slot in (1, 2))
-    await asyncio.sleep(0.01)
+    await started.wait()
     sender.cancel()
     await asyncio.wait([sender])
     answered.set()

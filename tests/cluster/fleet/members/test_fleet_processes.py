@@ -78,11 +78,20 @@ async def test_a_hub_that_is_paused_in_the_middle_of_joins_is_replaced(
             "hub", "new", *HASTY, kubeconfig=env.hub_account, directory=tmp_path
         ) as new:
             await until(new.is_ready)
-            names = [(await env.join()).name for _ in range(8)]
-            await until(lambda: exists(env, names[0]), every=0.005)
-            old.process.pause()
-            ready = [await env.condition(name, "ReadyToJoin") for name in names]
-            assert None in ready  # the joins are not complete
+            names: list[str] = []
+
+            async def is_paused_in_the_middle() -> bool:
+                joining = [(await env.join()).name for _ in range(8)]
+                names.extend(joining)
+                await until(lambda: exists(env, joining[0]), every=0.005)
+                old.process.pause()
+                ready = [await env.condition(name, "ReadyToJoin") for name in joining]
+                if None in ready:
+                    return True
+                old.process.resume()  # the joins were complete already: again with other members
+                return False
+
+            await until(is_paused_in_the_middle)
             for name in names:
                 await env.wait_for(name, "ReadyToJoin", "True", within=SUCCESSION_S)
             before = [(await env.get(name)).resource_version for name in names]
@@ -163,9 +172,14 @@ async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
             out = await fleet("join", name, "--kubeconfig", member, "--heartbeat", "1")
             assert f"{name} has joined" in out
             await until(agent.is_ready)
-            _, text = await agent.page("metrics", "/metrics")
-            assert 'join_result_counter{result="success"} 1.0' in text
-            assert 'kubeocean_fleet_heartbeats_total{result="success"}' in text
+
+            async def has_metrics() -> bool:
+                _, text = await agent.page("metrics", "/metrics")
+                assert 'join_result_counter{result="success"} 1.0' in text
+                assert 'kubeocean_fleet_heartbeats_total{result="success"}' in text
+                return True
+
+            await until(has_metrics)  # requests are counted after their answers
             view = await shown()
             assert (view["state"], view["healthy"]) == ("Joined", "True")
             assert view["version"].startswith("v1.")

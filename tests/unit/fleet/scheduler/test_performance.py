@@ -84,4 +84,5 @@ def test_a_thousand_clusters_take_well_under_a_second(policy: PolicyView) -> Non
 def test_ten_times_the_clusters_cost_about_ten_times_as_much(policy: PolicyView) -> None:
     small, large = fleet(200), fleet(2000)
     seconds(policy, large)  # fill caches
-    assert seconds(policy, large) <= 15 * seconds(policy, small)
+    # A busy machine makes single measurements longer; quadratic work is too slow in all of them.
+    assert any(seconds(policy, large) <= 15 * seconds(policy, small) for _ in range(3))
