@@ -50,8 +50,8 @@ class CacheBudget:
 
 
 def size_of(obj: Object) -> int:
-    """Return an upper limit of the memory that an object takes, in bytes; near to it for ordinary
-    objects.
+    """Return an upper limit of the memory that an object takes, in bytes; close to the real
+    amount for ordinary objects.
 
     The object is encoded for that: counting in the text is much faster than visiting all values.
     """
@@ -68,7 +68,7 @@ def size_of(obj: Object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Empty:
-    """An object without values: the memory that it takes, and what its text has."""
+    """Memory of an object without values, and the length and quotes of its JSON text."""
 
     size: int
     length: int
