@@ -255,7 +255,7 @@ class Exchange:
             async with asyncio.timeout(self.write_timeout_s):
                 await self._writer.drain()
         except TimeoutError as error:
-            raise _lost("the caller does not read") from error
+            raise _lost(f"the caller read nothing for {self.write_timeout_s:g} s") from error
         except OSError as error:
             raise _lost(explain(error)) from error
         self.sent += len(data)

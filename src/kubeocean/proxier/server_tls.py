@@ -133,8 +133,7 @@ class PublishedClientCa:
             self._tls.trust_clients(ca.encode())
         except ConfigError as error:
             _log.error(
-                "Could not use the client CA that the computing cluster published, did not change"
-                " the client CA in use",
+                "Could not use client CA of computing cluster, kept the old one",
                 config_map=f"{_CA_NAMESPACE}/{_CA_NAME}",
                 error=str(error),
             )
