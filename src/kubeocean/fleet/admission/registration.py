@@ -311,7 +311,7 @@ class Registration:
             await self._client.delete(resource, stored.name, uid=stored.uid)
         if resource in self._stored:
             self._stored[resource].deleted(stored)
-        _log.info("Removed admission object", kind=resource.kind, name=stored.name)
+        _log.info("Deleted admission object", kind=resource.kind, name=stored.name)
 
 
 def _is_named(names: frozenset[str]) -> Callable[[Untyped], bool]:

@@ -162,7 +162,7 @@ class MemberAgent:
             fields = {"error": str(error), "retry_in_s": delay_s}
             if isinstance(error, Unauthorized) and self._refused is not None:
                 fields["reason"] = self._refused(self._clock.now())
-            _log.warning("Failed to report to the hub", **fields)
+            _log.warning("Failed to report status of member to the hub", **fields)
             return After(delay_s)
 
     # Joining
