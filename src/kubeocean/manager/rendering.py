@@ -572,7 +572,7 @@ class Renderer:
         return True
 
     def namespaces(self) -> Iterator[tuple[RolloutComponent, str]]:
-        """Yield the namespaces of those components that have a valid one."""
+        """Yield the namespace of each component whose templates name a valid one."""
         for component in RolloutComponent:
             try:
                 files = self._templates[component].files

@@ -177,7 +177,7 @@ class KubeletCredential:
             return
         token, life_s = _read_token(response)
         if token is None:
-            self._fail(own, "the worker issued no token for metrics: its answer holds none")
+            self._fail(own, "the worker issued no token for metrics: its answer contains none")
             return
         self._account_worked = True
         spent_s = self._clock.monotonic() - began

@@ -127,7 +127,7 @@ class PublishedClientCa:
         ca = new.data.get(_CA_KEY, "") if new is not None else ""
         if not ca:
             name = f"{_CA_NAMESPACE}/{_CA_NAME}"
-            _log.error("Computing cluster published no client CA", config_map=name)
+            _log.error("Found no client CA of computing cluster", config_map=name)
             return
         try:
             self._tls.trust_clients(ca.encode())

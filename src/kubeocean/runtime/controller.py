@@ -271,7 +271,7 @@ class Controller(Generic[K]):
                 await self._report_stuck(key, stuck)
                 delay = self.queue.retry(key, at_least=self._stuck_s(key))
                 _log.info(
-                    "Reconcile needed a change by a user or another controller",
+                    "Could not reconcile object, waited for a change",
                     reason=stuck.reason,
                     message=stuck.message,
                     retry_in_s=delay,

@@ -319,7 +319,7 @@ def _is_named(names: frozenset[str]) -> Callable[[Untyped], bool]:
 
 
 def _used(settings: AdmissionSettings) -> set[Resource[Untyped]]:
-    """Return the kinds of admission objects that the settings ask for."""
+    """Return the kinds of admission objects that the settings require."""
     webhooks = {_MUTATING, _VALIDATING} if settings.webhooks is not None else set()
     return webhooks | ({_POLICIES, _BINDINGS} if settings.policies is not None else set())
 

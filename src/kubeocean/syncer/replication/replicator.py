@@ -580,7 +580,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return copy.name
 
     async def _sync_back(self, source: Source, copy: Copy, context: CopyContext) -> bool:
-        """Apply a change of a copy to its source, if the source's annotation asks for that.
+        """Apply a change of a copy to its source, if the source's annotation requests that.
 
         Return False if the copy is to be written instead.
         """
