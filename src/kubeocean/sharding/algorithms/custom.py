@@ -114,7 +114,7 @@ class Custom:
             message = "rebalance must return a list of numbers of shards for each node"
             raise ConfigError(message, field=_FIELD, value=self._path) from None
         if nodes and placed != list(range(total)):
-            message = f"rebalance must assign each of the {total} shards to one node"
+            message = f"rebalance must assign each of the {total} shards to exactly one node"
             raise ConfigError(message, field=_FIELD, value=self._path)
 
 
