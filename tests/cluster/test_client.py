@@ -156,7 +156,7 @@ async def test_invalid_input_is_told_by_field(client: Client, namespace: str) ->
 
 async def test_a_name_cannot_leave_its_path(client: Client, namespace: str) -> None:
     for name in ("..", "."):
-        with pytest.raises(ConfigError, match="not a name"):
+        with pytest.raises(ConfigError, match="not a valid name"):
             await client.get(CONFIG_MAPS, name, namespace)
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "../../kube-system/configmaps/x", namespace)

@@ -239,9 +239,9 @@ async def test_a_component_that_dies_is_reported_with_its_log(sturdy: Cluster) -
 
 
 async def test_a_root_is_used_by_one_cluster_at_a_time(sturdy: Cluster, assets: Assets) -> None:
-    with pytest.raises(LocalError, match="runs already"):
+    with pytest.raises(LocalError, match="is already running"):
         await Cluster("other", sturdy.root, assets).start()
-    with pytest.raises(LocalError, match="runs already"):
+    with pytest.raises(LocalError, match="is already running"):
         await sturdy.start()
     async with _opened(sturdy) as client:
         await client.get(NAMESPACES, "default")

@@ -118,7 +118,7 @@ async def test_budgets_are_asked_and_only_our_own_cordons_are_lifted(drain_env: 
 
     done = await drain_env.home.run(*drain_env.words(drain_env.name, "--timeout=2", "--grace=0"))
     assert done.code == 3, done
-    assert f"{drain_env.namespace}/kept: held by a disruption budget" in done.err
+    assert f"{drain_env.namespace}/kept: blocked by a PodDisruptionBudget" in done.err
     assert await drain_env.pods() == {"kept"}
     first, second = await drain_env.node(1), await drain_env.node(2)
     assert (first.spec.unschedulable, first.annotations.get(MARK)) == (True, "true")

@@ -302,7 +302,7 @@ async def test_logs_and_commands_work_without_metrics(proxier_env: ProxierEnv) -
 
 # Credentials that kubelets receive
 
-OWN_TOKEN = "Reading kubelet metrics with the binding's own token"
+OWN_TOKEN = "Used the binding's own token for kubelet metrics"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 OLD_RULES: tuple[Json, ...] = (
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},

@@ -375,7 +375,7 @@ async def test_objects_of_a_worker_that_exceed_the_limit_of_a_proxier_are_not_ke
 ) -> None:
     flag = "--worker-cache-limit=64"
     async with proxier_env.proxier(flag, name="limited", ready=False) as limited:
-        line = await limited.wait_for_output("Cache is full, objects are missing from it")
+        line = await limited.wait_for_output("Left objects out of full cache")
         assert (line["cluster"], line["resource"]) == ("worker", "pods")
         status, page = await limited.page("health", "/readyz")
         assert (status, "caches" in page) == (500, True), page

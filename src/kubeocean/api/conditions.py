@@ -313,8 +313,8 @@ CONNECTION_MISTAKEN: Final = ConditionTemplate(  # new
     CONNECTED,
     "False",
     "AnotherWorker",
-    "The kubeconfig leads to another cluster since {since}, where nothing is done; virtual nodes"
-    " are no longer renewed and nothing is deleted: {error}",
+    "The kubeconfig has pointed to another cluster since {since}, where nothing is read or"
+    " written; virtual nodes are no longer renewed and nothing is deleted: {error}",
 )
 CONNECTION_WITHOUT_POLICIES: Final = ConditionTemplate(  # new
     CONNECTED,

@@ -71,7 +71,7 @@ MemberArgument = Annotated[str, typer.Argument(help="Name of the MemberCluster."
 
 
 def reach_hub(kubeconfig: str, context: str) -> AccessSource:
-    """Return the access to the hub, by default as kubectl has it.
+    """Return the access to the hub; without a kubeconfig, the access that kubectl uses.
 
     :raises ConfigError: there is no kubeconfig, or the kubeconfig or the context is invalid.
     """
@@ -90,13 +90,13 @@ def reach_hub(kubeconfig: str, context: str) -> AccessSource:
 
 
 def hub_words(kubeconfig: str, context: str) -> list[str]:
-    """Return the words that name the same hub in another command line."""
+    """Return the command-line arguments that select the same hub in another command."""
     given = (("--hub-kubeconfig", kubeconfig), ("--hub-context", context))
     return [word for option, value in given if value for word in (option, value)]
 
 
 def reach_member(kubeconfig: str, context: str) -> AccessSource:
-    """Return the access to a member cluster, which is never that of the environment.
+    """Return the access to a member cluster, without regard to KUBECONFIG.
 
     :raises ConfigError: the kubeconfig is not named, or the kubeconfig or the context is invalid.
     """
@@ -146,8 +146,8 @@ async def list_members(hub: Client) -> list[MemberCluster]:
         return (await hub.list(MEMBER_CLUSTERS)).items
     except NotFound:
         message = (
-            "the cluster is no hub of a fleet: it has no MemberClusters; name the hub with"
-            " --hub-kubeconfig, or install it with the chart kubeocean-fleet-hub"
+            "the cluster is not the hub of a fleet: it does not serve MemberClusters; name the"
+            " hub with --hub-kubeconfig, or install it with the chart kubeocean-fleet-hub"
         )
         raise ConfigError(message) from None
 
@@ -166,5 +166,5 @@ async def get_member(hub: Client, name: str) -> MemberCluster:
         return await hub.get(MEMBER_CLUSTERS, name)
     except NotFound:
         await list_members(hub)
-        message = "is no member of the fleet; kubeocean fleet clusters lists them"
+        message = "is not a member of the fleet; list the members with: kubeocean fleet clusters"
         raise ConfigError(message, value=name, field="NAME") from None

@@ -106,7 +106,7 @@ def key_of(
     field: str = "pod",
     options: str = "--namespace",
 ) -> Key:
-    """Return the object that `[NAMESPACE/]NAME` and the option for its namespace name.
+    """Return the key of the object in the argument `[NAMESPACE/]NAME` and the namespace option.
 
     :raises ConfigError: they name two namespaces, or no object can have the name.
     """
@@ -141,8 +141,8 @@ def checked_name(written: str, field: str) -> str:
         check_subdomain(written)
     except ConfigError:
         message = (
-            "is no name of an object: lowercase letters, digits, dashes and dots,"
-            " at most 253 characters"
+            "is not a valid name of an object, which has lowercase letters, digits, dashes and"
+            " dots, at most 253 characters"
         )
         raise ConfigError(message, field=field, value=written) from None
     return written

@@ -115,7 +115,7 @@ def fail(error: Exception, code: int = _FAILED) -> int:
 
 
 def _remedy(error: Exception) -> str:
-    """Return what to do about an API server that does not answer or rejects the credential."""
+    """Return the remedy for an API server that does not answer or rejects the credential."""
     from kubeocean.errors import ResponseTooLarge, Unauthorized, Unreachable
 
     match error:

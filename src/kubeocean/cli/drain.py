@@ -114,7 +114,7 @@ def _interrupted(operation: Drain, undo: str) -> str:
 def _print_left(left: Left) -> None:
     typer.echo(f"not drained yet: {left}", err=True)
     for pod in left.pods[:_MAX_PRINTED_PODS]:
-        why = "held by a disruption budget" if pod in left.blocked else "terminating"
+        why = "blocked by a PodDisruptionBudget" if pod in left.blocked else "terminating"
         why = "was bound after the cordon, which it tolerates" if pod in left.returned else why
         why = f"not evicted: {left.failed[pod]}" if pod in left.failed else why
         why = "no controller would create it again; --force evicts it" if pod in left.bare else why

@@ -78,7 +78,7 @@ def join(
         bool,
         typer.Option(
             "--agentless",
-            help="Run no agent: the syncer of the binding NAME, which kubeocean join has made, "
+            help="Run no agent: the syncer of the binding NAME, which kubeocean join has created, "
             "serves the member with the credential of the binding.",
         ),
     ] = False,

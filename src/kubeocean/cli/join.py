@@ -421,6 +421,6 @@ async def _wait(
     state = await wait_until_done(read, f"waiting for {request.name}", timeout)
     if not state.done:
         trouble = await manager_trouble(computing, request.worker.domain)
-        why = f"the manager does not run: {trouble}" if trouble else ""
+        why = f"the manager is not running: {trouble}" if trouble else ""
         give_up(request.name, state.message, timeout, why=why, see=see)
     typer.echo(f"{request.name}: {state.message}")

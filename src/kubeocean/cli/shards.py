@@ -122,7 +122,7 @@ def _options(
 
 
 def _table_command(decide: Callable[..., _Change]) -> Callable[..., None]:
-    """Return a command that applies the change of `decide` to the ring of the shared options."""
+    """Return the command that applies the change of `decide` to the shard table of a ring."""
     own, shared = _parameters(decide), _parameters(_options)
 
     def command(**values: Any) -> None:
@@ -363,7 +363,8 @@ def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change
     def change(state: RingState) -> Table:
         if not yes:
             raise ConfigError(
-                "must be given: if a process of the owner runs, two would work on these shards",
+                "is required: confirm that no process of the owner runs, since two replicas would"
+                " reconcile the objects of these shards otherwise",
                 field="--yes",
             )
         return table_operations.release(state.table, _slots(slots))

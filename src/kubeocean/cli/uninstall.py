@@ -108,7 +108,7 @@ async def _management(
 ) -> Applier:
     """Connect to the management cluster that the installation records.
 
-    :raises ConfigError: the kubeconfig is not given, or leads to another cluster.
+    :raises ConfigError: the kubeconfig is not given, or points to another cluster.
     """
     from kubeocean.install.join import identity
     from kubeocean.install.management import other_management

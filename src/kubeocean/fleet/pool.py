@@ -224,7 +224,7 @@ class WatchPool:
         if sum(1 for _ in self._open()) >= self._most_watches:
             if not self._is_full:
                 _log.warning(
-                    "Reached the limit of watches, objects of further kinds are read periodically",
+                    "Reached the limit of watches, polled objects of further kinds",
                     cluster=self._client.cluster, limit=self._most_watches,
                 )  # fmt: skip
             self._is_full = True
@@ -334,5 +334,5 @@ def _fingerprint(metadata: Meta) -> int:
 
 
 def _number(version: str) -> int:
-    """Return a resourceVersion as a number; -1, which is never current, if it is no number."""
+    """Return a resourceVersion as a number; -1, which is never current, if it is not one."""
     return int(version) if version.isdecimal() and version.isascii() else -1

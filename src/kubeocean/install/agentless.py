@@ -29,7 +29,7 @@ Report = Callable[[str, Json, ApplyResult], None]
 
 
 class AgentlessJoin:
-    """Makes the worker of one ClusterBinding a fleet member; `access` leads to the worker."""
+    """Makes the worker of one ClusterBinding a fleet member; `access` points to the worker."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class AgentlessJoin:
 
         Without `heartbeat_s` the time between heartbeats stays as it is.
 
-        :raises ConfigError: there is no such binding, `access` leads to another cluster, or a
+        :raises ConfigError: there is no such binding, `access` points to another cluster, or a
             member with an agent has the name.
         """
         binding = await self._binding()
@@ -68,7 +68,7 @@ class AgentlessJoin:
         report("hub", body, ApplyResult.CHANGED)
 
     async def _check_member(self, binding: ClusterBinding) -> None:
-        """Check that the hub, which leaves members of others alone, can create the member."""
+        """Check that no MemberCluster with this name belongs to another owner than the binding."""
         try:
             member = await self._hub.client.get(MEMBER_CLUSTERS, self._name)
         except NotFound:
@@ -84,11 +84,12 @@ class AgentlessJoin:
         try:
             binding = await client.get(CLUSTER_BINDINGS, name)
         except NotFound:
-            message = "is no ClusterBinding of the hub; bind the cluster first"
+            message = "is not a ClusterBinding of the hub; bind the cluster first"
             command = f"kubeocean join {name} --kubeconfig FILE"
             raise ConfigError(f"{message}: {command}", source="NAME", value=name) from None
         if binding.deleting:
-            raise ConfigError("is being deleted", source="NAME", value=name)
+            message = "is being deleted; wait for the deletion, then bind the cluster again"
+            raise ConfigError(message, source="NAME", value=name)
         _, worker_id = await two_clusters(self._hub, self._worker, self._access)
         reference = binding.spec.secret_ref
         try:
@@ -96,7 +97,7 @@ class AgentlessJoin:
         except NotFound:
             secret = None
         if not leads_to(binding, secret, worker_id, self._access, self._domain):
-            message = f"leads to another cluster than the one that is bound as {name}"
+            message = f"points to another cluster than the one that is bound as {name}"
             raise ConfigError(message, source="--kubeconfig", value=self._access.server)
         return binding
 

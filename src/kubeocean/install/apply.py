@@ -89,7 +89,9 @@ def resource_of(body: Json) -> Resource[Untyped]:
     """
     resource = _KINDS.get((body["apiVersion"], body["kind"]))
     if resource is None:
-        raise InvariantError("no installation has objects of this kind", object=title(body))
+        raise InvariantError(
+            "the kind is not one of those that installations contain", object=title(body)
+        )
     return resource
 
 
@@ -158,7 +160,9 @@ class Applier:
             await self._clock.sleep(_POLL_S)
             waited_s += _POLL_S
         timeout_s = f"{_ESTABLISH_TIMEOUT_S:g} s"
-        raise ApiError(f"CustomResourceDefinition {definition} not established within {timeout_s}")
+        raise ApiError(
+            f"CustomResourceDefinition {definition} was not established within {timeout_s}"
+        )
 
     async def has_admission_policies(self) -> bool:
         """Whether the API server has ValidatingAdmissionPolicies, as from Kubernetes 1.30 on."""

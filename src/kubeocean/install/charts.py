@@ -145,7 +145,7 @@ def _indented(lines: str, indent: str) -> str:
 
 
 def _with_domain(text: str) -> str:
-    """Return the text with the domain and the product of the chart's values.
+    """Return the text with Helm expressions in place of the default domain and product name.
 
     `$` is the root also where a `with` or `range` has changed the dot.
     """

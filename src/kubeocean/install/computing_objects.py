@@ -196,7 +196,7 @@ def metrics_reader(domain: Domain) -> Json:
 
 
 def sharding_objects(values: Values) -> list[Json]:
-    """Return the roles that sharded syncers, and the manager that removes them, need besides.
+    """Return the further roles that sharded syncers, and the manager that deletes them, need.
 
     The manager binds the role to the accounts that it creates for the syncers of each binding.
     """

@@ -163,7 +163,7 @@ class TokenClaims:
 
 
 def read_token(token: str) -> TokenClaims | None:
-    """Return the claims of a ServiceAccount token; None if the text is no such token."""
+    """Return the claims of a ServiceAccount token; None if the text is not such a token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

@@ -103,7 +103,7 @@ class _Filling:
         return node
 
     def _entries(self, node: object) -> list[object]:
-        """Return what replaces an entry of a list."""
+        """Return the items that replace an entry of a list."""
         entry = self.whole(node)
         if isinstance(node, str) and isinstance(entry, list):
             return entry

@@ -422,7 +422,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
 
 
 def _label_domain(values: Values) -> str | None:
-    """Return the flag that names the label domain, which programs need for another than theirs."""
+    """Return the flag `--label-domain` of a program; None for the default domain."""
     return f"--label-domain={values.domain.name}" if values.domain != DEFAULT else None
 
 

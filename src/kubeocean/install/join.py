@@ -225,7 +225,7 @@ async def two_clusters(computing: Applier, worker: Applier, access: Access) -> t
     """
     computing_id, worker_id = await identity(computing), await identity(worker)
     if computing_id == worker_id:
-        message = "must lead to another cluster: this is the computing cluster itself"
+        message = "must point to another cluster: this is the computing cluster itself"
         raise ConfigError(message, source="--kubeconfig", value=access.server)
     return computing_id, worker_id
 
@@ -407,7 +407,7 @@ class Join:
         secret, domain = await self._secret(), self._values.domain
         if not leads_to(binding, secret, worker_id, self._access, domain):
             name = self._request.name
-            message = f"leads to another cluster than the one that is bound as {name}"
+            message = f"points to another cluster than the one that is bound as {name}"
             message += f"; choose another name, or unbind that one first: kubeocean leave {name}"
             raise ConfigError(message, source="--kubeconfig", value=self._access.server)
 

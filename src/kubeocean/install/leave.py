@@ -111,7 +111,7 @@ class Leave:
         with suppress(NotFound):
             secret = await self._computing.client.get(SECRETS_WITH_DATA, name, namespace)
         if not leads_to(binding, secret, worker_id, access, self._domain):
-            message = f"leads to another cluster than the one that is bound as {self._name}"
+            message = f"points to another cluster than the one that is bound as {self._name}"
             raise ConfigError(message, source="--kubeconfig", value=access.server)
 
     async def check(self, worker: Applier | None, values: WorkerValues) -> None:

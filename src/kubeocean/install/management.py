@@ -118,8 +118,8 @@ async def recorded_management(computing: Client, domain: Domain) -> str:
 
 
 def other_management(recorded: str, *, given: str = "", remedy: str = "") -> ConfigError:
-    """Return the error that an option does not lead to the recorded management cluster."""
-    message = f"must lead to the cluster {recorded}, in which Kubeocean's programs run{remedy}"
+    """Return the error that an option does not point to the recorded management cluster."""
+    message = f"must point to the cluster {recorded}, in which Kubeocean's programs run{remedy}"
     return ConfigError(message, source=OPTION, value=given or None)
 
 
@@ -131,7 +131,7 @@ async def check_management(computing: Applier, values: Values, *, computing_id: 
     :raises ConfigError: the programs run in another cluster, or both clusters are the same.
     """
     if values.management == computing_id:
-        message = "leads to the computing cluster itself; leave this option out"
+        message = "points to the computing cluster itself; leave this option out"
         raise ConfigError(message, source=OPTION)
     recorded = await recorded_management(computing.client, values.domain)
     if recorded == values.management:

@@ -124,7 +124,7 @@ def syncer_deployment(values: Values) -> Json:
 
 
 def template_hash(variables: list[Json]) -> Json:
-    """Return the variable of sharded syncers from the environment of a container."""
+    """Return the entry of the variable with the pod template's hash, of sharded syncers."""
     return next(each for each in variables if each["name"] == _TEMPLATE_HASH)
 
 

@@ -52,7 +52,7 @@ def worker_objects(values: WorkerValues) -> list[Json]:
 
 
 def mount_namespace(values: WorkerValues) -> Json:
-    """Return the mount namespace."""
+    """Return the Namespace in which pods of the binding run in the worker."""
     return read_object(
         "worker/namespace.yaml",
         domain=values.domain,

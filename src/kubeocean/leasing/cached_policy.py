@@ -79,7 +79,7 @@ def read_policy(
 def forced_since(
     policy: ResourceLeasingPolicy, before: CachedPolicy | None, *, now: datetime
 ) -> datetime | None:
-    """Return since when a valid policy has `forceReclaim`; None if it has not.
+    """Return since when `forceReclaim` has been set in a valid policy; None if it is not set.
 
     `before` is the policy as it was last parsed. Without `before`, the policy's status shows
     whether the policy forced when the status was written: if not, the policy counts as forcing from

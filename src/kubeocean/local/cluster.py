@@ -136,7 +136,7 @@ class Cluster(Lifespan):
         try:
             return self._processes[component]
         except KeyError:
-            raise LocalError(f"cluster {self.name} does not run {component}") from None
+            raise LocalError(f"cluster {self.name} has no component {component}") from None
 
     # Start and stop.
 

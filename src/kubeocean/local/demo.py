@@ -205,7 +205,7 @@ class Demo:
             look = partial(
                 _rolled, demo_objects.SAMPLE.name, computing, demo_objects.SAMPLE.namespace
             )
-            await self._until(look, "the sample does not run", task.say)
+            await self._until(look, "the sample is not running", task.say)
 
     async def _until(
         self, look: Callable[[], Awaitable[State]], failure: str, say: Callable[[str], None]

@@ -44,7 +44,9 @@ class RootLock:
         if not try_lock(handle):
             holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
-            raise LocalError(f"the cluster in {self._path.parent} runs already (process {holder})")
+            raise LocalError(
+                f"the cluster in {self._path.parent} is already running (process {holder})"
+            )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._handle = handle

@@ -100,7 +100,7 @@ class Process:
         :raises LocalError: the program does not exist, or is not executable.
         """
         if self.running:
-            raise InvariantError("the process runs already", name=self.name, pid=self.pid)
+            raise InvariantError("the process is already running", name=self.name, pid=self.pid)
         if threading.current_thread() is not threading.main_thread():
             raise InvariantError("a process is started in the main thread only", name=self.name)
         program = shutil.which(self.argv[0])

@@ -148,7 +148,7 @@ class Bindings:
             self._enqueue(self._overlapping(new.spec.cluster_id))
 
     def _namespaces_of(self, binding: ClusterBinding | None) -> set[str]:
-        """Return the namespaces of a binding's kubeconfig and certificate, but the usual one."""
+        """Return the namespaces of a binding's kubeconfig and certificate, but Kubeocean's own."""
         named = kubeconfig_namespaces_of((binding,) if binding is not None else (), self._domain)
         return set(named) - {"", self._domain.system_namespace}
 
@@ -181,7 +181,7 @@ class Bindings:
 
     def credential_renewed(self, binding: Key, ends: datetime) -> None:
         """Emit an event after the credential of a binding was renewed."""
-        message = f"Renewed the credential of the worker; the new one ends at {text_of(ends)}"
+        message = f"Renewed the credential of the worker; the new one expires at {text_of(ends)}"
         self._emit(binding, "Normal", BindingEvent.CREDENTIAL_RENEWED, message)
 
     def namespace_created(self, binding: Key, namespace: str) -> None:

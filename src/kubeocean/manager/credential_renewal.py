@@ -1,4 +1,4 @@
-"""Renews the credentials of workers that `kubeocean join` has made, before they expire.
+"""Renews the credentials of workers that `kubeocean join` has created, before they expire.
 
 Such a credential is a token of the worker's account. The account may request tokens of itself, and
 of no other account with permissions; the worker's admission policy admits only tokens that are
@@ -141,16 +141,21 @@ def accepted(token: object, present: TokenClaims) -> NewToken:
         Secret that ends later.
     """
     if not isinstance(token, str) or len(token) > _LONGEST_TOKEN:
-        raise ApiError("the worker's answer has no token")
+        raise ApiError("could not renew the token: the answer of the worker's API server has none")
     claims = read_token(token)
     if claims is None or not _TOKEN.fullmatch(token):
-        raise ApiError("the worker's answer is not a service account token")
+        raise ApiError(
+            "could not renew the token: the worker's API server issued no service account token"
+        )
     if replace(claims, begins=present.begins, ends=present.ends) != present:
-        message = "of another account, or not bound to the Secret of the present one"
-        raise ApiError(f"the new token from the worker is {message}")
+        message = "for another account, or not bound to the Secret of the present one"
+        raise ApiError(f"could not renew the token: the new one is {message}")
     if claims.ends <= present.ends:
         ends = text_of(claims.ends)
-        raise ApiError(f"the new token ends at {ends}, no later than the present one")
+        raise ApiError(
+            f"could not renew the token: the new one expires at {ends}, no later than the present"
+            " one"
+        )
     return NewToken(token, claims.ends)
 
 

@@ -198,7 +198,7 @@ class BindingDeletion:
         self._deadline_s = deadline_s
 
     async def reconcile(self, binding: ClusterBinding) -> Outcome:
-        """Make the next step in the deletion of a binding."""
+        """Take the next step in the deletion of a binding."""
         finalizers, domain = set(binding.metadata.finalizers or ()), self._domain
         if not finalizers & {domain.finalizer_manager, domain.finalizer_syncer}:
             return Done()

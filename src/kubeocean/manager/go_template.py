@@ -307,7 +307,7 @@ def _literal(value: Value) -> str:
 def _printf(form: Value, *values: Value) -> str:
     left = list(values)
     if not isinstance(form, str):
-        message = f"printf cannot format {_literal(form)}: its first argument must be a text"
+        message = f"printf cannot format {_literal(form)}: its first argument must be a string"
         raise _ExpressionError(message)
 
     def verb(match: re.Match[str]) -> str:

@@ -259,7 +259,7 @@ def _set_variable(deployment: Json, name: str, value: str) -> None:
 
 
 def _objects(value: object) -> list[Json]:
-    """Return the objects of a list; what else a template has, the API server refuses."""
+    """Return the mappings in a list of a template; the API server refuses other items."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
@@ -353,7 +353,7 @@ class _TemplateMetadata(msgspec.Struct, omit_defaults=True):
 def _object(document: object, api_version: str, kind: str, *, source: str) -> Json:
     cleaned = _cleaned(document, source)
     if not isinstance(cleaned, dict):
-        raise ConfigError("must be an object", source=source)
+        raise ConfigError("must be the manifest of an object", source=source)
     for name, expected in (("apiVersion", api_version), ("kind", kind)):
         if cleaned.get(name) != expected:
             message = f"must be {expected}"
@@ -394,7 +394,9 @@ def _cleaned(value: object, source: str) -> object:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise ConfigError("a key must be text: quote it", value=key, source=source)
+                raise ConfigError(
+                    "a key must be a string; put it in quotes", value=key, source=source
+                )
         return {key: _cleaned(each, source) for key, each in value.items() if each is not None}
     if isinstance(value, list):
         return [_cleaned(each, source) for each in value]
@@ -570,7 +572,7 @@ class Renderer:
         return True
 
     def namespaces(self) -> Iterator[tuple[RolloutComponent, str]]:
-        """Yield the namespaces of those components that have a valid one."""
+        """Yield the namespace of each component whose templates name a valid one."""
         for component in RolloutComponent:
             try:
                 files = self._templates[component].files

@@ -164,7 +164,7 @@ class Rollout:
             self._grants.on_change(handler)
 
     def reserve(self, namespaces: Callable[[], Collection[str]]) -> None:
-        """Let no syncer read Secrets of these namespaces, besides those of its own roles."""
+        """Set the namespaces in which no syncer is granted Secrets, except by its own roles."""
         self._reserved = namespaces
 
     def _reserved_namespaces(self) -> Collection[str]:
@@ -206,7 +206,7 @@ class Rollout:
             except Forbidden:
                 continue  # a manager without this permission has not created any
             except ApiError as error:
-                _log.warning("Could not list autoscalers yet", error=str(error))
+                _log.warning("Could not list HorizontalPodAutoscalers", error=str(error))
             else:
                 if not listing.items:
                     continue
@@ -391,7 +391,7 @@ class Rollout:
             ):
                 return
             _log.info(
-                "Object differs from its template, applying the template",
+                "Found object that differs from its template",
                 object=desired.title,
                 fields=different[:_LOGGED_FIELDS],
             )

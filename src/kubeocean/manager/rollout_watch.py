@@ -170,7 +170,7 @@ class RolloutInformers:
             await within(self._clock, _SYNC_TIMEOUT_S, all_synced)
         except TimeoutError:
             missing = [f"{r} in {n}" for (r, n), i in self._informers.items() if not i.has_synced]
-            _log.warning("Caches of rolled-out objects have not synced in time", missing=missing)
+            _log.warning("Caches of rolled-out objects did not sync in time", missing=missing)
 
     async def read(self, resource: AnyResource, key: Key) -> Object | None:
         """Return the object with its bytes, from the cache or else from the API server."""

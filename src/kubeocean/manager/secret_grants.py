@@ -192,7 +192,7 @@ class SecretGrants:
                     return UNPROVEN
                 return await self._create(binding, body, key)
             if binding.uid not in _owners(stored):
-                return f"RoleBinding {key} belongs to others"
+                return f"RoleBinding {key} belongs to another owner"
             if stored.deleting:
                 return f"RoleBinding {key} is being deleted"
             if reason := await self._repair(body, stored):
@@ -231,10 +231,12 @@ class SecretGrants:
             # Without our labels, so that the cache does not show it.
             foreign = await self._client.get(_ROLE_BINDINGS, key.name, key.namespace)
             if binding.uid not in _owners(foreign):
-                return f"RoleBinding {key} belongs to others"
+                return f"RoleBinding {key} belongs to another owner"
             return await self._apply(body, foreign)
         self.informer.wrote(written)
-        _log.info("Granted Secrets of namespace", binding=binding.name, namespace=key.namespace)
+        _log.info(
+            "Granted access to Secrets of namespace", binding=binding.name, namespace=key.namespace
+        )
         return ""
 
     async def _repair(self, body: Json, stored: Object) -> str:
@@ -259,7 +261,7 @@ class SecretGrants:
         except (Conflict, NotFound):
             return  # the RoleBinding of that UID is gone
         self.informer.deleted(stored)
-        _log.info("Deleted grant of Secrets", role_binding=str(stored.key))
+        _log.info("Deleted RoleBinding that granted Secrets", role_binding=str(stored.key))
 
 
 class _Proof:

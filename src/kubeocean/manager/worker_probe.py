@@ -258,7 +258,7 @@ class WorkerProbe:
         try:
             await within(self._clock, TIMEOUT_S, secrets.synced)
         except TimeoutError:
-            _log.warning("Could not watch kubeconfig Secret of worker yet")
+            _log.warning("Could not watch kubeconfig Secret of worker in time")
 
     async def _reconcile(self, key: Key) -> Outcome:
         """Probe the worker, publish a changed result, and requeue."""
@@ -423,7 +423,7 @@ class WorkerProbe:
 
 
 class _StatusOnly:
-    """A transport that drops the body of a refusal that is no Kubernetes Status.
+    """A transport that drops the body of a refusal that is not a Kubernetes Status.
 
     The status of a binding shows errors. With the page of a server that is no API server, authors
     of kubeconfigs could read pages that only the manager can reach.

@@ -76,7 +76,7 @@ def worker_cache_limit_flag() -> int | None:
         "worker-cache-limit",
         flags.memory,
         "",
-        "Memory for objects of the worker cluster, such as 256Mi; more objects are not read"
+        "Memory for objects of the worker cluster, such as 256Mi; further objects are not cached"
         " (default: a quarter of the container's memory limit, 512Mi without a limit).",
     )
 

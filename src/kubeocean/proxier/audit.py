@@ -70,7 +70,7 @@ class AuditEntry:
 
 
 def log_unreadable_request(refusal: Refusal, peer: str) -> None:
-    """Log that bytes on a connection are no HTTP request."""
+    """Log that bytes on a connection are not an HTTP request."""
     _log.info(
         _REFUSED, peer=peer, status=refusal.status, outcome=_cut(str(refusal)), what="unreadable"
     )

@@ -101,6 +101,6 @@ class Authenticator:
         try:
             caller = await review_token(self._computing, token)
         except ApiError as error:
-            message = f"could not have the token reviewed: {error.reason}"
+            message = f"could not review the bearer token: {error.reason}"
             raise Refusal(503, message) from error
         return caller or "the computing cluster does not accept the token"

@@ -89,7 +89,7 @@ class ProvidedCertificate:
         if self._address and self._address not in certificate.names:
             # API servers that verify kubelets' certificates will not connect; others will.
             _log.warning(
-                "Serving certificate does not contain the address of the proxier",
+                "Loaded serving certificate without the address of the proxier",
                 address=self._address,
             )
 
@@ -125,7 +125,8 @@ class SignedCertificate:
                 certificate = await self._obtain()
                 if not self._tls.use_certificate(certificate):
                     raise ConfigError(
-                        "is not valid now; is the clock of this machine right?",
+                        "is not valid at the present time; check the clocks of this machine and"
+                        " of the cluster",
                         source=certificate.source,
                     )
             except KubeoceanError as error:
@@ -217,7 +218,7 @@ class SignedCertificate:
                 if condition.get("type") in ("Denied", "Failed"):
                     reason = f"{condition['type']}: {condition.get('message', '')}"
                     raise ServiceUnavailable(
-                        f"the certificate was not signed: {reason}", status=503
+                        f"{_source(name)} was not signed: {reason}", status=503
                     )
             await self._clock.sleep(_POLL_S)
             waited += _POLL_S

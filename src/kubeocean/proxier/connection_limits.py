@@ -148,7 +148,7 @@ def network_of(address: str) -> str:
 
 
 class RateLimits:
-    """A token bucket for each caller, and for each namespace that a caller asks for.
+    """A token bucket for each caller, and for each namespace that a caller requests.
 
     The buckets that were not used for longest are dropped first.
     """

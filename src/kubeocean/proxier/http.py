@@ -71,7 +71,7 @@ class RequestHead:
 
     @property
     def closes(self) -> bool:
-        """Whether the caller asks to close the connection after the response."""
+        """Whether the caller requests to close the connection after the response."""
         return self._has_connection_option("close")
 
     @property
@@ -130,7 +130,7 @@ def parse_head(data: bytes, *, limit: int = MAX_HEAD) -> RequestHead:
     for line in lines:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise Refusal(400, "a header is not a name, a colon and a value")
+            raise Refusal(400, "a header does not have the form NAME: VALUE")
         headers.add(header[1], header[2].strip(" \t"))
     _check(headers)
     return RequestHead(request_line[1], request_line[2], headers)
@@ -255,7 +255,7 @@ class Exchange:
             async with asyncio.timeout(self.write_timeout_s):
                 await self._writer.drain()
         except TimeoutError as error:
-            raise _lost("the caller does not read") from error
+            raise _lost(f"the caller read nothing for {self.write_timeout_s:g} s") from error
         except OSError as error:
             raise _lost(explain(error)) from error
         self.sent += len(data)

@@ -99,7 +99,7 @@ class KubeletClient:
 
     async def _address(self, node: str) -> str:
         if not node:
-            raise Refusal(503, "the worker's node is not known")
+            raise Refusal(503, "the pod in the worker has no node yet")
         address = self._addresses.get(node)
         if address is None:
             address = _internal_ip((await self._client.get(NODES, node, keep_raw=True)).content())
@@ -131,7 +131,7 @@ async def _timeout() -> AsyncIterator[None]:
         async with asyncio.timeout(_TIMEOUT_S):
             yield
     except TimeoutError:
-        raise Refusal(504, "the kubelet did not answer in time") from None
+        raise Refusal(504, f"the kubelet did not answer within {_TIMEOUT_S:g} s") from None
 
 
 async def _read_all(stream: Stream, path: str) -> bytes:

@@ -177,7 +177,7 @@ class KubeletCredential:
             return
         token, life_s = _read_token(response)
         if token is None:
-            self._fail(own, "the worker issued no token for metrics: its answer holds none")
+            self._fail(own, "the worker issued no token for metrics: its answer contains none")
             return
         self._account_worked = True
         spent_s = self._clock.monotonic() - began
@@ -192,7 +192,7 @@ class KubeletCredential:
         if not self._logged_own_token:
             self._logged_own_token = True
             _log.warning(
-                "Reading kubelet metrics with the binding's own token",
+                "Used the binding's own token for kubelet metrics",
                 account=str(self._account),
                 error=str(error),
                 remedy="run the same kubeocean join again, which creates an account for metrics",

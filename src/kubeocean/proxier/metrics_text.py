@@ -113,13 +113,13 @@ def _families(text: str) -> Iterator[_Family]:
 
 
 def _sample_name(line: str) -> str:
-    """Return the metric's name in a line of a page; empty if the line is no sample."""
+    """Return the metric's name in a line of a page; empty if the line is not a sample."""
     sample = _SAMPLE.fullmatch(line)
     return sample[1] if sample is not None else ""
 
 
 def _sample_value(line: str) -> float | None:
-    """Return the value in a line of a page; None if the line is no sample."""
+    """Return the value in a line of a page; None if the line is not a sample."""
     sample = _SAMPLE.fullmatch(line)
     words = sample[3].split() if sample is not None else []
     try:

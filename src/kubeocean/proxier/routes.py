@@ -123,7 +123,7 @@ def route_of(method: str, target: str) -> Route:
     if name.startswith(f"{NodePage.HEALTH}/"):
         name = NodePage.HEALTH
     if name not in _PAGES:
-        raise Refusal(404, "there is no such page")
+        raise Refusal(404, "the path is not one that virtual nodes serve")
     _allow(method, "GET")
     return Page(NodePage(name), MappingProxyType(dict(options)))
 
@@ -237,7 +237,7 @@ def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, st
     """Return namespace, pod, UID and container in a path; an absent UID or container is empty."""
     shortest = 3 if container else 2
     if len(path) not in ((shortest, shortest + 1) if uid else (shortest,)):
-        raise Refusal(404, "there is no such page")
+        raise Refusal(404, "the path is not one that virtual nodes serve")
     namespace, pod = path[0], path[1]
     uid_in_path = path[2] if len(path) > shortest else ""
     container_name = path[-1] if container else ""

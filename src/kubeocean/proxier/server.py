@@ -184,7 +184,7 @@ class KubeletServer:
         await asyncio.wait(closed.accepting)
 
     async def drain(self, grace_s: float, *, linger_s: float = LINGER_S) -> None:
-        """Close all ports, wait up to `grace_s` for sessions to end, then close the others."""
+        """Close all ports, wait up to `grace_s` for sessions to end, then close the rest."""
         linger_s = min(linger_s, grace_s / 2)
         await asyncio.sleep(linger_s)
         self._closing = True
@@ -232,7 +232,9 @@ class KubeletServer:
         except (Unreachable, TimeoutError, ssl.SSLError, ConnectionError):
             pass  # the caller has disconnected, or sends nothing
         except Exception as error:  # of one connection, which must not end the others
-            _log.error("Connection failed", peer=connection.peer, error=error, exc_info=error)
+            _log.error(
+                "Failed to serve connection", peer=connection.peer, error=error, exc_info=error
+            )
 
     async def _establish(
         self, accepted: socket.socket, connection: _Connection
@@ -318,7 +320,7 @@ class KubeletServer:
     async def _refuse(
         self, connection: _Connection, writer: asyncio.StreamWriter, refusal: Refusal
     ) -> None:
-        """Respond with an error to bytes that are no HTTP request."""
+        """Respond with an error to bytes that are not an HTTP request."""
         # Callers without a certificate cannot fill the log.
         if connection.subject or self._log_limits.allows(connection.peer):
             log_unreadable_request(refusal, connection.peer)

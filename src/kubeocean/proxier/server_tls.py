@@ -127,14 +127,13 @@ class PublishedClientCa:
         ca = new.data.get(_CA_KEY, "") if new is not None else ""
         if not ca:
             name = f"{_CA_NAMESPACE}/{_CA_NAME}"
-            _log.error("Computing cluster published no client CA", config_map=name)
+            _log.error("Found no client CA of computing cluster", config_map=name)
             return
         try:
             self._tls.trust_clients(ca.encode())
         except ConfigError as error:
             _log.error(
-                "Could not use the client CA that the computing cluster published, did not change"
-                " the client CA in use",
+                "Could not use client CA of computing cluster, kept the old one",
                 config_map=f"{_CA_NAMESPACE}/{_CA_NAME}",
                 error=str(error),
             )

@@ -85,7 +85,11 @@ class Sessions:
     async def _relay_log(self, exchange: Exchange, request: Request, location: PodLocation) -> None:
         async with self._worker.transport.stream(request) as stream:
             if stream.status != 200:
-                raise api_error(stream.status, await _error_body(stream), doing="read the log")
+                raise api_error(
+                    stream.status,
+                    await _error_body(stream),
+                    doing=f"read the log of pod {location.virtual}",
+                )
             # Before the UID is checked: the first piece of a log that breaks off would be lost.
             piece = await stream.read()
             await self._confirm_uid(location)
@@ -165,7 +169,7 @@ class Sessions:
                 elif channel == Channel.ERROR:
                     status += content
                 if len(output) + len(status) > _MAX_OUTPUT:
-                    raise Refusal(500, f"the command printed over {_MAX_OUTPUT >> 20} MiB")
+                    raise Refusal(500, f"the command printed more than {_MAX_OUTPUT >> 20} MiB")
         await self._confirm_uid(location)
         failure = failure_message(status)
         if not failure:

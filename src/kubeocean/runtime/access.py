@@ -257,7 +257,9 @@ def ssl_context(access: Access) -> ssl.SSLContext | None:
             load_pair(context, access.certificate, access.private_key)
     except ssl.SSLError as error:
         reason = error.reason or "not PEM"
-        raise ConfigError(f"cannot use its certificates: {reason}", source=access.origin) from None
+        raise ConfigError(
+            f"the certificates or the key cannot be used: {reason}", source=access.origin
+        ) from None
     return context
 
 

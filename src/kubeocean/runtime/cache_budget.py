@@ -53,8 +53,8 @@ class CacheBudget:
 
 
 def size_of(obj: Object) -> int:
-    """Return an estimate of the memory that an object takes, in bytes: never far below, and near to
-    it for ordinary objects.
+    """Return an estimate of the memory that an object takes, in bytes: close to the real amount for
+    ordinary objects, and never far below.
 
     The object is encoded for that: counting in the text is much faster than visiting all values.
     """
@@ -76,7 +76,8 @@ def _brackets(text: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Empty:
-    """An object without values: the memory that it takes, and what its text has."""
+    """Memory of an object without values, and the length, quotes and brackets of its JSON
+    text."""
 
     size: int
     length: int

@@ -320,7 +320,9 @@ class Client:
         """
         meta = _metadata(body)
         if not meta.get("resourceVersion"):
-            raise InvariantError("an update must carry the resourceVersion it was made from")
+            raise InvariantError(
+                "an update must contain the resourceVersion of the object that was read"
+            )
         namespace, name = meta.get("namespace", ""), meta.get("name", "")
         path = _path(resource, namespace, name, subresource)
         request = self._request("PUT", path, body=body, query=self._writer())

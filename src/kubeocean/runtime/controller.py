@@ -156,7 +156,7 @@ class Controller(Generic[K]):
         run again afterwards: the queue keeps its keys.
         """
         if not self._ended.is_set():
-            raise InvariantError("the controller runs already", controller=self.name)
+            raise InvariantError("the controller is already running", controller=self.name)
         self._ended.clear()
         self._stop.clear()
         try:
@@ -271,7 +271,7 @@ class Controller(Generic[K]):
                 await self._report_stuck(key, stuck)
                 delay = self.queue.retry(key, at_least=self._stuck_s(key))
                 _log.info(
-                    "Reconcile cannot succeed without a change",
+                    "Could not reconcile object, waited for a change",
                     reason=stuck.reason,
                     message=stuck.message,
                     retry_in_s=delay,
@@ -309,7 +309,7 @@ class Controller(Generic[K]):
         message = str(error) or type(error).__name__
         if isinstance(error, Conflict):
             _log.debug(
-                "Write conflicted with another writer, will read the object again",
+                "Requeued object after a write conflict",
                 error=message,
                 **about,
             )

@@ -249,7 +249,7 @@ def default_access(
         raise ConfigError(
             "no API server is configured: no kubeconfig was given, KUBECONFIG is not set, "
             f"this is not a pod with a ServiceAccount token ({root}/token), "
-            f"and there is no {paths[0]}"
+            f"and there is no {paths[0]}; set KUBECONFIG to the path of a kubeconfig"
         )
     return KubeconfigAccess(paths, context, allow_exec=allow_exec, environ=environ, clock=clock)
 

@@ -361,13 +361,13 @@ class Campaign:
             return await within(self._clock, budget_s, self._move)
         except _RACES as error:
             _log.debug(
-                "Another candidate wrote the lease first", election=self.name, error=str(error)
+                "Another candidate wrote the Lease first", election=self.name, error=str(error)
             )
             return LeaseAction.WAIT
         except (ApiError, TimeoutError) as error:
             self._fresh = False
             _log.warning(
-                "Failed to renew or acquire lease",
+                "Failed to renew or acquire Lease",
                 election=self.name,
                 identity=self.identity,
                 error=str(error),
@@ -404,7 +404,7 @@ class Campaign:
         self._seen = observe(self._seen, entry, self._clock.monotonic())
         self._doubt = False
         if self.holder not in ("", before, self.identity):
-            _log.info("Another candidate leads", election=self.name, leader=self.holder)
+            _log.info("Another candidate became leader", election=self.name, leader=self.holder)
         return self._seen
 
     async def _write(self, seen: LeaseSighting, move: LeaseAction) -> None:
@@ -441,7 +441,7 @@ class Campaign:
         try:
             await within(self._clock, self._budget_s, self._give_up)
         except (ApiError, TimeoutError) as error:
-            _log.warning("Failed to release lease", election=self.name, error=str(error))
+            _log.warning("Failed to release Lease", election=self.name, error=str(error))
 
     async def _give_up(self) -> None:
         seen = await self._look() if self._doubt or not self._seen else self._seen
@@ -453,7 +453,7 @@ class Campaign:
             except Conflict:
                 seen = await self._look()
                 continue
-            _log.info("Released lease", election=self.name, identity=self.identity)
+            _log.info("Released Lease", election=self.name, identity=self.identity)
             return
 
     def _why(self) -> str:

@@ -335,7 +335,7 @@ class EventRecorder:
         try:
             await within(self._clock, self._flush_s, self._drain)
         except TimeoutError:
-            _log.warning("Events could not be written in time", deadline_s=self._flush_s)
+            _log.warning("Could not write Events in time", deadline_s=self._flush_s)
         finally:
             self._dropped["stopped"].inc(len(self._pending))
             self._pending.clear()
@@ -372,7 +372,7 @@ class EventRecorder:
     def _drop(self, why: str, series: Series, error: ApiError) -> None:
         self._dropped[why].inc()
         about = series.latest
-        _log.warning("Dropped event", about=about.regarding.name, reason=about.reason, error=error)
+        _log.warning("Dropped Event", about=about.regarding.name, reason=about.reason, error=error)
 
     async def _send(self, series: Series) -> None:
         """Write the Event of a series: a patch if the server has the Event, else a create."""

@@ -80,7 +80,11 @@ class ExecPlugin:
         if mode not in _MODES and (mode or version == _VERSIONS[0]):
             raise section.error("interactiveMode", f"must be one of {', '.join(_MODES)}")
         if mode == "Always":
-            raise section.error("interactiveMode", "the plugin needs a terminal; there is none")
+            raise section.error(
+                "interactiveMode",
+                "must not be Always: this process has no terminal for the credential plugin; use"
+                " a plugin that needs no input",
+            )
         # As in client-go: a bare name is searched in PATH, a relative path starts at the
         # kubeconfig.
         command = section.text("command")
@@ -135,7 +139,11 @@ class ExecPlugin:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "a NUL or = where none can be"
+            why = (
+                error.strerror
+                if isinstance(error, OSError)
+                else "a variable or an argument has a NUL or ="
+            )
             raise self._error(f"cannot run {self.command!r}: {why}") from None
         late = False
 
@@ -170,20 +178,22 @@ class ExecPlugin:
             self.api_version,
             "ExecCredential",
         ):
-            raise self._wrong(f"did not answer with an ExecCredential of {self.api_version}")
+            raise self._wrong(f"printed no ExecCredential of {self.api_version}")
         if not (status.token or status.client_certificate_data or status.client_key_data):
-            raise self._wrong("gave neither a token nor a certificate")
+            raise self._wrong("returned neither a token nor a certificate")
         if status.token and (problem := token_problem(status.token)):
-            raise self._wrong(f"gave a token that {problem}")
+            raise self._wrong(f"returned a token that {problem}")
         certificate = (status.client_certificate_data or "").encode() or None
         private_key = Secret(status.client_key_data.encode()) if status.client_key_data else None
         if (certificate is None) != (private_key is None):
-            raise self._wrong("gave a certificate without a key or a key without a certificate")
+            raise self._wrong(
+                "returned a certificate without its key, or a key without its certificate"
+            )
         if certificate is not None and private_key is not None:
             if problem := certificates_problem(certificate):
-                raise self._wrong(f"gave a certificate that {problem}")
+                raise self._wrong(f"returned a certificate that {problem}")
             if problem := key_problem(certificate, private_key):
-                raise self._wrong(f"gave a key that {problem}")
+                raise self._wrong(f"returned a key that {problem}")
         token = Secret(status.token) if status.token else None
         return Credential(token, certificate, private_key, status.expiration_timestamp)
 

@@ -80,7 +80,7 @@ def _host(host: str, text: str, flag: str) -> str:
         except ValueError as error:
             raise ConfigError(f"not an IPv6 address: {error}", value=text, source=flag) from None
     if ":" in host:
-        hint = "an IPv6 address goes in brackets, and there is no scheme"
+        hint = "write an IPv6 address in brackets, and leave out the scheme"
         raise ConfigError(f"{_FORM}: {hint}", value=text, source=flag)
     if not _HOST.fullmatch(host):
         raise ConfigError(f"{_FORM}: {host!r} is not a host", value=text, source=flag)

@@ -145,7 +145,7 @@ class Health:
     async def _one(self, request: web.Request) -> web.Response:
         kind, name = request.match_info["kind"], request.match_info["name"]
         if name not in self._checks[kind]:
-            raise web.HTTPNotFound(text=f"{kind} has no such check\n", headers=_HEADERS)
+            raise web.HTTPNotFound(text=f"{kind} has no check {name!r}\n", headers=_HEADERS)
         reason = await self._run(kind, name)
         return _answer(reason is None, "ok" if reason is None else f"{name} failed: {reason}\n")
 

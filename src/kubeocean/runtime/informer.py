@@ -264,7 +264,7 @@ class Informer(Generic[ObjectT]):
         self._left_out += 1
         if self._left_out == 1:
             _log.error(
-                "Cache is full, objects are missing from it",
+                "Left objects out of full cache",
                 cluster=self._client.cluster, resource=str(self.scope.resource),
                 first=str(key), size=size,
             )  # fmt: skip

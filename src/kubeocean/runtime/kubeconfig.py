@@ -100,7 +100,7 @@ def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
     document = Fields.of(parse_yaml(content, source=str(file)), file)
     for field, expected in (("apiVersion", "v1"), ("kind", "Config")):
         if document.text(field) not in ("", expected):
-            raise document.error(field, f"must be {expected}: this is no kubeconfig")
+            raise document.error(field, f"must be {expected}: this is not a kubeconfig")
     return document
 
 
@@ -131,14 +131,14 @@ class _Merged:
         known = ", ".join(sorted(self.contexts)) or "none"
         if not name:
             raise ConfigError(
-                f"is not set, and no context was named (available: {known})",
+                f"is not set, and no context was given; choose one of: {known}",
                 field="current-context",
                 source=source,
             )
         if name not in self.contexts:
             field = "" if wanted else "current-context"
             raise ConfigError(
-                f"there is no context named {name!r} (there are: {known})",
+                f"there is no context named {name!r}; known contexts: {known}",
                 field=field,
                 source=source,
             )
@@ -215,9 +215,9 @@ class _Chosen:
         if not self.allow_exec:
             raise self.user.error(
                 "exec",
-                f"wants to run the program {self.user.section('exec').text('command')!r} to get "
-                "credentials, which is not allowed; if you trust this file, allow it with "
-                "allow_exec=True",
+                f"the credential plugin {self.user.section('exec').text('command')!r} must not be "
+                "run; use a token or a client certificate or, if this process may run programs "
+                "that this file names, --allow-exec-plugins (allow_exec=True in Python)",
             )
         return ExecPlugin.parse(self.user.section("exec"), self.cluster, access)
 
@@ -239,9 +239,11 @@ class _Chosen:
         if certificate is None and key is None:
             return None, None
         if key is None:
-            raise self.user.error(certificate_field, "has no client-key(-data) beside it")
+            raise self.user.error(certificate_field, "needs client-key or client-key-data as well")
         if certificate is None:
-            raise self.user.error(key_field, "has no client-certificate(-data) beside it")
+            raise self.user.error(
+                key_field, "needs client-certificate or client-certificate-data as well"
+            )
         if problem := certificates_problem(certificate):
             raise self.user.error(certificate_field, problem)
         private_key = Secret(key)
@@ -301,7 +303,10 @@ def _server(cluster: Fields) -> str:
         shown = url if url and "@" not in url else None
         raise cluster.error("server", "must be an http or https URL with a host", value=shown)
     if "@" in parts.netloc:
-        raise cluster.error("server", "must not hold a user name or password")
+        raise cluster.error(
+            "server",
+            "must not contain a user name or password; use the user's token or certificate",
+        )
     if parts.query or parts.fragment:
         raise cluster.error("server", "must not have a query or a fragment")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -324,7 +329,10 @@ def _basic(user: Fields) -> tuple[str | None, Secret[str] | None]:
     if not username and not password:
         return None, None
     if ":" in username:
-        raise user.error("username", "must not have a colon, which ends it in the HTTP header")
+        raise user.error(
+            "username",
+            "must not contain a colon, which separates user name and password in the HTTP header",
+        )
     return username, Secret(password)
 
 

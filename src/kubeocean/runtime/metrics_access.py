@@ -164,7 +164,7 @@ class ServingCertificate:
         try:
             load_pair(self.context, certificate, key)
         except ssl.SSLError:
-            message = "must hold a certificate and its private key, in PEM"
+            message = "must contain a certificate and its private key, in PEM"
             raise ConfigError(message, source=source, value=self._files.certificate) from None
         _log.info("Loaded certificate of the metrics server", file=str(self._files.certificate))
 

@@ -214,7 +214,7 @@ _is_unreserved: Final = re.compile(r"[A-Za-z0-9_.~:-]+").fullmatch  # nearly all
 
 def _segment(name: str) -> str:
     if name in _NO_NAMES:
-        raise ConfigError("is not a name that an object can have", field="name", value=name)
+        raise ConfigError("is not a valid name of an object", field="name", value=name)
     return name if _is_unreserved(name) else quote(name, safe=":")
 
 

@@ -67,7 +67,7 @@ def check_label_key(key: str, *, field: str = "") -> None:
             "the prefix of a label key must be a DNS subdomain", field=field, value=key
         )
     if len(name) > _NAME_LONGEST:
-        message = f"the name of a label key may have {_NAME_LONGEST} characters"
+        message = f"the name of a label key must be at most {_NAME_LONGEST} characters"
         raise ConfigError(message, field=field, value=key)
     if not _NAME.fullmatch(name):
         raise ConfigError(f"a label key {_NAME_RULE}", field=field, value=key)
@@ -79,7 +79,7 @@ def check_label_value(value: str, *, field: str = "") -> None:
     :raises ConfigError: the value is invalid.
     """
     if len(value) > _NAME_LONGEST:
-        message = f"a label value may have {_NAME_LONGEST} characters"
+        message = f"a label value must be at most {_NAME_LONGEST} characters"
         raise ConfigError(message, field=field, value=value)
     if value and not _NAME.fullmatch(value):
         raise ConfigError(f"a label value {_NAME_RULE}", field=field, value=value)

@@ -158,10 +158,12 @@ class Service:
     def stop(self, why: str = "stop was called") -> None:
         """End the service as a signal does; a second call skips the shutdown."""
         if not self._stopping.is_set():
-            _log.info("Stopping service", service=self.name, why=why, deadline_s=self._deadline_s)
+            _log.info(
+                "Began to stop service", service=self.name, why=why, deadline_s=self._deadline_s
+            )
             self._stopping.set()
         elif self._patience is not None:
-            _log.warning("Stopping service at once", service=self.name, why=why)
+            _log.warning("Skipped the shutdown of service", service=self.name, why=why)
             self._patience.reschedule(_NOW)
             self._patience = None
 
@@ -244,7 +246,7 @@ class Service:
             await self._clock.sleep(_LOOK_S)
         self._on_ready()
         seconds = round(self._clock.monotonic() - started, 3)
-        _log.info("Service is ready", service=self.name, after_s=seconds)
+        _log.info("Service became ready", service=self.name, after_s=seconds)
 
     # End
 
@@ -274,7 +276,7 @@ class Service:
             await within(self._clock, left_s, partial(self._ask, part, task))
         except TimeoutError:
             _log.warning(
-                "Component did not stop in time, cancelled it",
+                "Cancelled component that did not stop in time",
                 service=self.name,
                 component=part.name,
             )
@@ -302,7 +304,11 @@ class Service:
             await within(self._clock, _LAST_S, partial(_all_done, self._tasks))
         except TimeoutError:
             left = [task.get_name() for task in self._tasks if not task.done()]
-            _log.error("Exiting before components have stopped", service=self.name, components=left)
+            _log.error(
+                "Ended process before components of service stopped",
+                service=self.name,
+                components=left,
+            )
             self._exit(self._code)
 
     # Signals and checks

@@ -273,7 +273,7 @@ class Watch(Generic[ObjectT]):
                 self._generation = self._client.transport.generation
             elif self._moved():
                 raise Gone(
-                    "requests go to another server now, where the resourceVersion has no meaning"
+                    "the client uses another API server now, where the resourceVersion is not valid"
                 )
             if stream.status != 200:
                 await self._refused(stream, initial)
@@ -484,7 +484,10 @@ class Watch(Generic[ObjectT]):
         if why == "silent" or (why == "gone" and self._failures == 1):
             delay_s = 0.0
         self._log.info(
-            "Watch ended, restarting it", why=why, error=str(error), delay_s=round(delay_s, 3)
+            "Watch ended, scheduled its restart",
+            why=why,
+            error=str(error),
+            delay_s=round(delay_s, 3),
         )
         return delay_s
 

@@ -66,7 +66,7 @@ class Member:
     principal: str
 
     def status(self, now: datetime) -> str:
-        """Return the state that people are shown: what the replica reports, unless it has left, or
+        """Return the state to display: the one that the replica reports, unless it has left, or
         has not renewed its Lease in time by the clocks of both machines."""
         if self.record.released:
             return "Left"
@@ -309,7 +309,7 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         )
         return
     _log.info(
-        "Removed objects of ring", ring=names.ring, namespace=namespace, members=len(leases.items)
+        "Deleted objects of ring", ring=names.ring, namespace=namespace, members=len(leases.items)
     )
 
 

@@ -46,7 +46,7 @@ async def own_principal(client: Client) -> str:
         answer = await client.request("POST", _PATH, body=_BODY, idempotent=True)
         return principal_of(msgspec.json.decode(answer)["status"]["userInfo"])
     except (ApiError, msgspec.DecodeError, KeyError, TypeError) as error:
-        _log.warning("Could not read from API server which user this replica is", error=str(error))
+        _log.warning("Could not read user name of this replica from API server", error=str(error))
         return ""
 
 

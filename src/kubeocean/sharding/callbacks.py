@@ -46,7 +46,7 @@ def check_callbacks(given: object, base: type, *, field: str, prefix: str) -> No
     for name in dir(kind):
         if name.startswith(prefix) and name not in declared:
             _log.warning(
-                "Method is never called, because it is no callback",
+                "Ignored method that is not a callback",
                 method=f"{kind.__qualname__}.{name}",
                 callbacks=", ".join(declared),
             )

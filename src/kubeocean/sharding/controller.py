@@ -481,7 +481,7 @@ class ShardedController(Generic[ObjectT]):
                 return
             except Exception as error:  # whatever the code of the user raises
                 _log.warning(
-                    "Could not handle deletion, left it to the next owner of the shard",
+                    "Could not handle deletion of object, left it to the next owner of the shard",
                     object=str(key),
                     error=str(error),
                 )

@@ -54,8 +54,7 @@ class ExclusiveStart:
                     return  # this account may not even create an access review
                 except ApiError as error:
                     _log.warning(
-                        "Could not list the replicas of the ring; the single leader waits until it"
-                        " knows that none works",
+                        "Could not list replicas of ring, postponed the start of the single leader",
                         ring=self._config.names.ring,
                         error=str(error),
                     )
@@ -66,7 +65,8 @@ class ExclusiveStart:
                     if not self.waits:
                         named = sorted(alive)[:_NAMED]
                         _log.info(
-                            "Waiting until replicas that run with sharding have stopped",
+                            "Postponed the start until replicas that run with sharding have"
+                            " stopped",
                             replicas=named,
                         )
                 self.waits = True

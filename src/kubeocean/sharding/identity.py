@@ -127,10 +127,10 @@ def _other_program(ours: Iterable[str], theirs: Iterable[str]) -> SettingDiffere
 def ring_keeper(
     own: MemberRecord, others: Iterable[MemberRecord], recorded: RingIdentity
 ) -> MemberRecord | None:
-    """Return the replica that keeps the ring for another program; None if the program of the
-    replica `own` keeps it.
+    """Return the replica of another program that may use the ring; None if the program of the
+    replica `own` may use it.
 
-    Of several programs, the one that the ring has `recorded` keeps the ring, else the one whose
+    Of several programs, the one that the ring has `recorded` may use the ring, else the one whose
     replica joined first. All replicas conclude the same, whatever the order in which they see each
     other: a replica that joined first is seen by all that join later.
     """

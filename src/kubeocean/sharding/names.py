@@ -36,7 +36,7 @@ class Names:
         check_subdomain(self.domain, field="sharding.domain")
         check_name(self.ring, field="sharding.ring")
         if len(self.ring) > _RING_LONGEST:
-            message = f"may have {_RING_LONGEST} characters"
+            message = f"must be at most {_RING_LONGEST} characters"
             raise ConfigError(message, field="sharding.ring", value=self.ring)
 
     # Labels
@@ -128,8 +128,8 @@ def check_name(name: str, *, field: str) -> None:
     """Raise ConfigError if the name cannot be a label value or a part of an object's name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            "must be lower-case letters, digits, '-' and '.', and begin and end with one of the "
-            "first two",
+            "must be lower-case letters, digits, '-' and '.', and begin and end with a letter or "
+            "digit",
             field=field,
             value=name,
         )

@@ -54,8 +54,7 @@ class ShardComputation:
             if obj.key not in self._logged and len(self._logged) < _LOGGED:
                 self._logged.add(obj.key)
                 _log.error(
-                    "Could not compute shard of object; this replica does not handle it until that"
-                    " succeeds",
+                    "Could not compute shard of object, skipped the object",
                     controller=self._controller,
                     object=str(obj.key),
                     error=reason,
@@ -75,7 +74,7 @@ class ShardComputation:
         self._logged -= placed
         for key in sorted(placed):
             _log.info(
-                "Object has a shard again, or was deleted",
+                "Computed shard of object again, or object was deleted",
                 controller=self._controller,
                 object=str(key),
             )

@@ -283,7 +283,7 @@ class PlannerLoop:
                 )
             except (Conflict, NotFound) as error:
                 _log.debug(
-                    "Did not remove replica from ring, its Lease has changed",
+                    "Kept replica in ring, its Lease had changed",
                     replica=record.id,
                     error=str(error),
                 )

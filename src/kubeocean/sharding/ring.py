@@ -387,7 +387,7 @@ class Ring:
                 return True
             except ApiError as error:
                 _log.warning(
-                    "Could not compare this replica with its ring, trying again",
+                    "Could not compare this replica's configuration with the ring's",
                     ring=self.names.ring,
                     error=str(error),
                 )
@@ -497,7 +497,7 @@ class Ring:
                 return await step()
             except ApiError as error:
                 _log.warning(
-                    "Failed to prepare for shards",
+                    "Failed to prepare controller for shards",
                     ring=self.names.ring,
                     controller=controller,
                     error=str(error),

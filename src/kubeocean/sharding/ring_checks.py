@@ -105,7 +105,7 @@ class RingChecks:
             raise await self.refusal(differing)
 
     async def check_controllers(self, *, wait_s: float) -> None:
-        """Check that no running replica of another program keeps the ring: each program would leave
+        """Check that no running replica of another program uses the ring: each program would leave
         the keys in the shards of the other one alone.
 
         :raises ConfigError: such a replica renewed its Lease within `wait_s`.
@@ -127,7 +127,7 @@ class RingChecks:
 
     def see_renewed(self, record: MemberRecord, running: Sequence[MemberRecord]) -> None:
         """Compare this replica with the `running` ones, of which `record` has renewed its Lease.
-        Sets `error` if the renewed one keeps the ring for another program."""
+        Sets `error` if the renewed one is of another program, which may use the ring."""
         keeper = ring_keeper(self._own(), running, self.recorded)
         if keeper is not None and keeper.id == record.id and self.error is None:
             self.error = self._other_program(keeper)

@@ -346,7 +346,7 @@ async def put_slot(
 
 
 class Labeller(Generic[ObjectT]):
-    """Sets the slot label of a resource's objects where the label is missing or is no slot."""
+    """Sets the slot label of a resource's objects where the label is missing or is not a slot."""
 
     def __init__(
         self,

@@ -150,8 +150,7 @@ class SharedControllers:
             if what not in self._unplaced:
                 self._unplaced.add(what)
                 _log.error(
-                    "Could not compute shard of key; this replica does not handle it until that"
-                    " succeeds",
+                    "Could not compute shard of key, skipped the key",
                     key=what,
                     error=error,
                 )

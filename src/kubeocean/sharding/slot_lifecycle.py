@@ -180,7 +180,7 @@ class SlotLifecycle:
                 return await notifier.on_shard_gained(slot, self._resources(slot))
             except Exception as error:  # whatever the code of the user raises
                 _log.error(
-                    "Notifier failed in on_shard_gained, no key of the shard is worked on",
+                    "Notifier failed in on_shard_gained, reconciled no key of the shard",
                     shard=slot,
                     error=f"{type(error).__name__}: {error}",
                     retry_in_s=pause_s,
@@ -198,7 +198,7 @@ class SlotLifecycle:
                     await notifier.on_shard_lost(slot, self._resources(slot))
                 except Exception as error:  # whatever the code of the user raises
                     _log.error(
-                        "Notifier failed in on_shard_lost, the shard is handed over nevertheless",
+                        "Notifier failed in on_shard_lost, handed the shard over nevertheless",
                         shard=slot,
                         error=f"{type(error).__name__}: {error}",
                         exc_info=error,

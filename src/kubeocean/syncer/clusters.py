@@ -263,7 +263,7 @@ class Clusters:
 
     @property
     def computing_synced(self) -> bool:
-        """Whether the caches have synced that a deletion needs while the worker does not answer."""
+        """Whether the caches that a deletion needs while the worker does not answer have synced."""
         caches = (self.bindings, self.vnodes, self.vpods)
         return all(cache.has_synced for cache in caches)
 
@@ -343,8 +343,8 @@ class Clusters:
         if node.uid not in self._warned:
             self._warned.add(node.uid)
             message = (
-                f"This node has the labels of a virtual node of binding {self.binding_name}, but is"
-                " none; Kubeocean does not change it"
+                f"This node has the labels of a virtual node of binding {self.binding_name}, but"
+                " is not one; Kubeocean does not change it"
             )
             self.events.emit(reference(NODES, node), "Warning", NodeEvent.NOT_VIRTUAL, message)
         return False

@@ -150,7 +150,7 @@ class PhaseCounter(Generic[_PodT]):
 
 
 class LeaseMetrics:
-    """Counters of the renewals of node leases: those that succeeded, and those that failed."""
+    """Counters of the renewals of virtual nodes' Leases, succeeded and failed."""
 
     def __init__(self, metrics: Metrics) -> None:
         renewals = metrics.counter(

@@ -99,7 +99,7 @@ class SyncerSettings(ReplicaSettings):
         "cluster-binding-name",
         flags.name,
         "",
-        "The ClusterBinding whose worker cluster is lent.",
+        "Name of the ClusterBinding whose worker cluster is lent.",
         required=True,
     )
     kubeconfig_namespaces: frozenset[str] = kubeconfig_namespaces_flag()
@@ -166,8 +166,9 @@ class SyncerSettings(ReplicaSettings):
         "secrets-by-namespace",
         boolean,
         "false",
-        "Read Secrets only in namespaces that the manager grants, on request in the status of the "
-        "binding; without this flag the account must be able to list Secrets of all namespaces.",
+        "Read Secrets only in namespaces that the manager grants; the syncer requests them in the "
+        "status of the binding. Without this flag, the account needs the right to list Secrets of "
+        "all namespaces.",
     )
     status_extensions: bool = flag(
         "status-extensions",
@@ -188,21 +189,21 @@ class SyncerSettings(ReplicaSettings):
         "cluster-domain",
         flags.name,
         CLUSTER_DOMAIN,
-        "The DNS domain of the computing cluster's Services.",
+        "DNS domain of the computing cluster's Services.",
     )
     kubernetes_service_address: Address | None = flag(
         "kubernetes-service-address",
         _server,
         "",
-        "HOST or HOST:PORT at which pods in the worker reach the computing cluster's API server; "
-        f"without it the load balancer of the Service {group.SERVER_SERVICE} is followed.",
+        "HOST or HOST:PORT at which pods in the worker reach the computing cluster's API server "
+        f"(default: the address of the load balancer of the Service {group.SERVER_SERVICE}).",
     )
     dns_service_address: Address | None = flag(
         "dns-service-address",
         _nameserver,
         "",
-        "Address of the computing cluster's DNS for pods in the worker; without it the load "
-        f"balancer of the Service {group.DNS_SERVICE} is followed.",
+        "Address of the computing cluster's DNS for pods in the worker (default: the "
+        f"address of the load balancer of the Service {group.DNS_SERVICE}).",
     )
 
     @property

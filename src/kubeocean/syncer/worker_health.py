@@ -11,7 +11,7 @@ answer arrives, and after a doubt. So a quiet worker costs no request of its own
 known within seconds, or within `ASK_EVERY_S` and three times `PATIENCE_S` if it only stopped
 sending.
 
-While the worker does not serve the syncer, or while its kubeconfig leads to another cluster,
+While the worker does not serve the syncer, or while its kubeconfig points to another cluster,
 nothing is decided from its last answers; in the latter case no answer is a sign of life. A worker
 that answers again counts as serving only when every cache of its objects was listed again: an owner
 may have extended a time window meanwhile, which the watch of policies has not delivered yet.
@@ -146,7 +146,7 @@ class WorkerHealth:
         return _ObservedTransport(inner, self)
 
     async def run(self) -> None:
-        """Probe the worker when there is no sign of life, until cancelled."""
+        """Probe the worker when no answer has arrived for a while, until cancelled."""
         while True:
             await self._until_due()
             if self._doubt.is_set() or self._refused:
@@ -170,7 +170,7 @@ class WorkerHealth:
             self.failed()  # the worker is probed
 
     def alive(self) -> None:
-        """Record an answer that proves service; too little while a required list is refused."""
+        """Record an answer that proves service; not enough while a required list is refused."""
         if self._mistaken:
             return
         self._alive_at = self._clock.monotonic()
@@ -221,7 +221,7 @@ class WorkerHealth:
 
     @contextmanager
     def watching(self, watch: _ObservedWatch) -> Iterator[None]:
-        """Register an open watch, which may be renewed to get a sign of life."""
+        """Register an open watch, which may be opened again to get an answer."""
         self._watches[watch] = None
         try:
             yield

@@ -3,12 +3,12 @@
 A cluster is identified by the UID of its namespace `kube-system`, which exists as long as the
 cluster.
 
-A kubeconfig is edited by people, and may come to lead to another cluster. If that cluster were
+A kubeconfig is edited by people, and may come to point to another cluster. If that cluster were
 taken for the worker, all pods would be missing and would be created again in a cluster of others.
 So before the first request, and before the first request to another address or CA, the identity of
-the cluster is read. While the kubeconfig leads to another cluster, requests fail with `Unreachable`
-and are not sent, and handlers are called with the reason. When the kubeconfig leads to the worker
-again, requests are sent again.
+the cluster is read. While the kubeconfig points to another cluster, requests fail with
+`Unreachable` and are not sent, and handlers are called with the reason. When the kubeconfig points
+to the worker again, requests are sent again.
 
 The right worker is the one recorded on the binding by the syncer at its first contact; else the one
 recorded on the Secret by `join`; else the first that this process met. A cluster whose identity may
@@ -74,7 +74,7 @@ def _connect(source: AccessSource) -> Transport:
 
 
 class WorkerIdentity:
-    """`AccessSource` that keeps the last access that led to the right worker.
+    """`AccessSource` that keeps the last access that pointed to the right worker.
 
     `recorded` returns the identity of the right worker; empty without a record.
     """
@@ -103,8 +103,8 @@ class WorkerIdentity:
         return self._worker_id
 
     def on_change(self, handler: Callable[[str], None]) -> None:
-        """Call `handler` with the reason when the kubeconfig leads to another cluster, and with an
-        empty text when the kubeconfig leads to the worker again."""
+        """Call `handler` with the reason when the kubeconfig points to another cluster, and with an
+        empty text when the kubeconfig points to the worker again."""
         self._handlers.append(handler)
 
     @property
@@ -191,7 +191,7 @@ class WorkerIdentity:
         return self._worker_id if same_ca or access.server == accepted.server else _HIDDEN
 
     def _compare(self) -> None:
-        """Accept the checked access if it leads to the worker, and call the handlers if the result
+        """Accept the checked access if it points to the worker, and call the handlers if the result
         has changed."""
         assert self._checked is not None
         worker_id, error = self._recorded() or self._worker_id, ""
@@ -204,9 +204,9 @@ class WorkerIdentity:
             return
         self._error = error
         if error:
-            _log.error("Kubeconfig points to another cluster", error=error)
+            _log.error("Rejected kubeconfig of worker, it points to another cluster", error=error)
         else:
-            _log.info("Kubeconfig points to the worker again", server=self._checked.server)
+            _log.info("Accepted kubeconfig of worker again", server=self._checked.server)
         for handler in self._handlers:
             handler(error)
 
@@ -218,7 +218,7 @@ class WorkerIdentity:
 
 
 def _consequence(assumed: str) -> str:
-    """Return what follows from an identity that is assumed because it could not be read."""
+    """Return a text about the consequence of assuming an identity that could not be read."""
     if assumed == _HIDDEN:
         return "requests to the cluster are refused until its identity can be read"
     if assumed:

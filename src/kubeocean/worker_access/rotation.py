@@ -103,14 +103,15 @@ class Rotation:
             return
         self._reference = self._named
         _log.info(
-            "Switched to the Secret that the binding names now", secret=_full_name(self._reference)
+            "Switched to another kubeconfig Secret of the binding",
+            secret=_full_name(self._reference),
         )
         self._reference_changed.set()
 
     def _refuse(self, binding: ClusterBinding) -> None:
         named, used = _full_name(self._named), _full_name(self._reference)
         _log.warning(
-            "Kept the old kubeconfig Secret, the namespace of the new one is not allowed",
+            "Rejected kubeconfig Secret in a namespace that is not allowed, kept the old one",
             secret=named,
             used=used,
         )
@@ -143,7 +144,7 @@ class Rotation:
             await within(self._clock, _FIRST_READ_S, self._secret_read.wait)
         except TimeoutError:
             secret = _full_name(self._reference)
-            _log.warning("Could not watch kubeconfig Secret of worker yet", secret=secret)
+            _log.warning("Could not watch kubeconfig Secret of worker in time", secret=secret)
 
     def _informer(self) -> Informer[SecretWithData]:
         informer = Informer(

@@ -85,7 +85,7 @@ async def test_a_worker_joins_and_leaves(
 ) -> None:
     code, output = await run(*pair.join("--timeout=0"))
     assert (code, "not ready after 0 s: the binding is new" in output) == (3, True), output
-    assert "the manager does not run" in output
+    assert "the manager is not running" in output
     assert f"doctor {pair.name}" in output
     assert f"{' '.join(pair.join('--timeout=0'))} --renew" in output
     assert f"computing: ClusterBinding {pair.name} created" in output

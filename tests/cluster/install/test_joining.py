@@ -168,7 +168,7 @@ async def test_a_binding_cannot_be_changed_to_another_worker(
     name = f"{join_request.name}-kubeconfig"
     patch = MergePatch({"metadata": forgotten})
     await computing_applier.client.patch(SECRETS_WITH_DATA, name, patch, "kubeocean-system")
-    with pytest.raises(ConfigError, match="leads to another cluster"):
+    with pytest.raises(ConfigError, match="points to another cluster"):
         await make_join(join_request, other, cluster).run()
     assert not (await make_join(join_request).run()).renewed
 
@@ -179,9 +179,9 @@ async def test_a_binding_cannot_be_changed_to_another_worker(
     )
     uid = (await computing_applier.client.get(SECRETS_WITH_DATA, name, "kubeocean-system")).uid
     await computing_applier.client.delete(SECRETS_WITH_DATA, name, "kubeocean-system", uid=uid)
-    with pytest.raises(ConfigError, match="leads to another cluster"):
+    with pytest.raises(ConfigError, match="points to another cluster"):
         await make_join(join_request, other, cluster).run()
-    with pytest.raises(ConfigError, match="leads to another cluster"):
+    with pytest.raises(ConfigError, match="points to another cluster"):
         leave = Leave(join_request.name, computing_applier, domain=DEFAULT)
         await leave.check_worker(other, load_kubeconfig(cluster.kubeconfig))
     assert (await make_join(join_request).run()).renewed

@@ -162,7 +162,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
     elsewhere = await three.home.run("install", *options[:2], "--no-wait")
     assert elsewhere.code == 2
     management_id = await identity_of(three.management_api)
-    assert f"must lead to the cluster {management_id}" in elsewhere.err
+    assert f"must point to the cluster {management_id}" in elsewhere.err
 
     worker = ("--kubeconfig", str(three.worker.kubeconfig))
     computing = ("--computing-kubeconfig", str(three.computing.kubeconfig))
@@ -212,7 +212,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
 
     refused = await three.home.run("uninstall", *options[:2])
     assert refused.code == 2
-    assert "--management-kubeconfig: must lead to the cluster" in refused.err
+    assert "--management-kubeconfig: must point to the cluster" in refused.err
     await three.command("uninstall", *options)
     for client in (three.management_api, three.computing_api):
         names = [each.name for each in (await client.list(SECRETS, SYSTEM)).items]
@@ -235,7 +235,7 @@ async def _check_doctor(three: Three) -> None:
     other = ("--management-kubeconfig", str(three.worker.kubeconfig))
     refused = await three.home.run("doctor", *three.options[:2], *other)
     assert refused.code == 2
-    assert "--management-kubeconfig: must lead to the cluster" in refused.err
+    assert "--management-kubeconfig: must point to the cluster" in refused.err
 
 
 async def _check_metrics(three: Three, program: SyncerProcess) -> None:

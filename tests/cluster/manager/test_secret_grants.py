@@ -367,7 +367,7 @@ async def test_a_refused_namespace_stops_no_other(env: ManagerEnv) -> None:
                 assert pod is not None
                 text = str(pod.content()["status"])
                 assert f"may not read Secrets in namespace {refused}" in text
-                assert "belongs to others" in text
+                assert "belongs to another owner" in text
                 return True
 
             await until(tells_why, within=60)

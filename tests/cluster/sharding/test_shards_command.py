@@ -119,7 +119,7 @@ async def test_mistakes_are_explained(
             (("move", "0", "--to", "zoe"), "there is no such replica; replicas: a_"),
             (("move", "0-x", "--to", "a"), "slots: is not a set of slots"),
             (("rollback", "77"), "epoch: is not in the history of assignments"),
-            (("release", "0"), "two would work on these shards"),
+            (("release", "0"), "confirm that no process of the owner runs"),
         ):
             result = await command.run(*words)
             assert (result.code, result.out) == (2, ""), (words, result)

@@ -313,7 +313,9 @@ async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(
     spec = {"holderIdentity": member.id, "leaseDurationSeconds": 3600}
     shares = await binding_env.computing_api.create(LEASES, {"metadata": metadata, "spec": spec})
     async with start() as one:
-        await one.wait_for_output("Waiting until replicas that run with sharding have stopped")
+        await one.wait_for_output(
+            "Postponed the start until replicas that run with sharding have stopped"
+        )
         assert (await one.page("health", "/readyz"))[0] == 200  # a rollout would wait otherwise
         assert await binding_env.vnodes() == []
         await binding_env.computing_api.delete(LEASES, shares.name, "default", uid=shares.uid)
@@ -441,7 +443,7 @@ async def test_a_kubeconfig_of_another_cluster_is_not_used_even_after_a_restart(
         assert "AnotherWorker" in await binding_env.events(binding_env.name)
         assert await one.process.stop() == 0
     async with start("two") as two:
-        await two.wait_for_output("Kubeconfig points to another cluster")
+        await two.wait_for_output("Rejected kubeconfig of worker, it points to another cluster")
         await binding_env.add_node("m")
         assert await connected() == "AnotherWorker"
         assert [each.uid for each in await binding_env.vnodes()] == [vnode.uid]
@@ -471,7 +473,7 @@ async def lure(binding_env: BindingEnv, one: SyncerProcess) -> None:
     moved = MergePatch({"spec": {"secretRef": reference}})
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
     await one.wait_for_output(
-        "Kept the old kubeconfig Secret, the namespace of the new one is not allowed"
+        "Rejected kubeconfig Secret in a namespace that is not allowed, kept the old one"
     )
 
     async def refused() -> bool:

@@ -156,7 +156,7 @@ def test_the_kubeconfig_of_the_hub_that_cannot_be_used_is_named(
         assert f"{path}: {problem}" in message
     result = run(words, config, "--hub-context", "nowhere")
     assert result.exit_code == 2
-    assert "there is no context named 'nowhere' (there are: here)" in the_message(result)
+    assert "there is no context named 'nowhere'; known contexts: here" in the_message(result)
     assert _Refusing.requests == []
 
 

@@ -174,7 +174,7 @@ async def test_a_missing_working_directory_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_starting_twice_is_a_bug(sleeper: Process) -> None:
-    with pytest.raises(InvariantError, match="runs already"):
+    with pytest.raises(InvariantError, match="is already running"):
         await sleeper.start()
 
 

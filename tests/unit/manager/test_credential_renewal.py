@@ -81,17 +81,17 @@ def test_a_kubeconfig_that_join_did_not_make_is_not_renewed(other: SecretWithDat
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (None, "has no token"),
-        (7, "has no token"),
-        ("a" * 20_000, "has no token"),
-        ("a.b.c", "is not a service account token"),
-        (token(days=400) + "\n", "is not a service account token"),
-        (token(days=400, namespace="kube-system"), "of another account"),
-        (token(days=400, serviceaccount={"name": "admin"}), "of another account"),
+        (None, "worker's API server has none"),
+        (7, "worker's API server has none"),
+        ("a" * 20_000, "worker's API server has none"),
+        ("a.b.c", "issued no service account token"),
+        (token(days=400) + "\n", "issued no service account token"),
+        (token(days=400, namespace="kube-system"), "for another account"),
+        (token(days=400, serviceaccount={"name": "admin"}), "for another account"),
         (token(days=400, secret={}), "not bound to the Secret"),
         (token(days=400, secret={"name": "own", "uid": "o"}), "not bound to the Secret"),
         (token(), "no later than the present one"),
-        (token(days=1), "ends at 2026-11-18T00:00:00Z, no later"),
+        (token(days=1), "expires at 2026-11-18T00:00:00Z, no later"),
     ],
 )
 def test_a_token_that_must_not_replace_the_present_one(answer: object, message: str) -> None:

@@ -113,7 +113,7 @@ def test_templates_are_rendered_as_in_go(text: str, wanted: str | None) -> None:
         ('{{printf "%s" .On}}', "printf cannot format true with %s, which takes a text"),
         ('{{printf "%q" 3}}', "printf cannot format 3 with %q, which takes a text"),
         ('{{printf "%t" "true"}}', "printf cannot format 'true' with %t, which takes a boolean"),
-        ("{{printf 3}}", "printf cannot format 3: its first argument must be a text"),
+        ("{{printf 3}}", "printf cannot format 3: its first argument must be a string"),
         ("{{010}}", "a number must not begin with 0"),
         ("{{-07}}", "a number must not begin with 0"),
         (r'{{"\z"}}', "deployment.yaml:1: '\\\\z' is not a valid escape sequence"),

@@ -369,7 +369,7 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
     [
         ("{{if}}", "syncer template deployment.yaml:1: a value is missing"),
         ("a: {{.Nmae}}", "there is no variable .Nmae"),
-        ("", "must be an object"),
+        ("", "must be the manifest of an object"),
         ("a: [", "syncer template deployment.yaml: is not a YAML document"),
         ("a: 1\n---\nb: 2", "is not a YAML document"),
         ("kind: Deployment\napiVersion: v1", "apiVersion: must be apps/v1 (got 'v1')"),
@@ -385,7 +385,7 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {template: 3}",
             "spec.template",
         ),
-        ("1: 2", "a key must be text"),
+        ("1: 2", "a key must be a string"),
     ],
 )
 def test_a_template_without_a_valid_object_is_refused(text: str, reported: str) -> None:

@@ -157,7 +157,7 @@ async def test_an_answer_without_a_token_gives_no_credential(
     ):
         assert kubelet_credentials._read_token(broken) == (None, 0.0)
     monkeypatch.setattr(kubelet_credentials, "_read_token", lambda answer: (None, 0.0))
-    assert "holds none" in await refused(credential_of(TokenIssuer(may_read=True)))
+    assert "contains none" in await refused(credential_of(TokenIssuer(may_read=True)))
 
 
 # Tokens that kubelets refuse

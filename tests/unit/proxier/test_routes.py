@@ -224,7 +224,7 @@ def test_a_path_with_names_that_are_not_valid_is_refused(target: str) -> None:
     ],
 )
 def test_a_page_that_is_not_served_is_not_found(target: str) -> None:
-    with pytest.raises(Refusal, match="no such page") as refused:
+    with pytest.raises(Refusal, match="is not one that virtual nodes serve") as refused:
         route_of("GET", target)
     assert refused.value.status == 404
 

@@ -542,7 +542,7 @@ async def test_a_controller_runs_once_at_a_time(clock: VirtualClock) -> None:
     controller = Controller(NAME, Reconciler(clock), clock=clock)
     async with running(controller):
         await clock.advance(0)
-        with pytest.raises(InvariantError, match="runs already"):
+        with pytest.raises(InvariantError, match="is already running"):
             await controller.run()
 
 

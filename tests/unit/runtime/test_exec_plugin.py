@@ -170,7 +170,7 @@ async def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
 
 async def test_arguments_that_no_program_can_be_given(tmp_path: Path) -> None:
     one = plugin(tmp_path, "", args=["a\0b"])
-    assert "a NUL or = where none can be" in await complaint(one)
+    assert "a variable or an argument has a NUL or =" in await complaint(one)
 
 
 # --- how it fails
@@ -209,26 +209,29 @@ BAD_ANSWERS = [
     ("echo '{}'", "printed no ExecCredential: Object missing required field"),
     ("echo '[]'", "printed no ExecCredential: Expected `object`, got `array`"),
     (answer(token=["sesame"]), "printed no ExecCredential: Expected `str | null`, got `array`"),
-    (answer(V1BETA1, token="sesame"), f"did not answer with an ExecCredential of {V1}"),
-    (answer(token="sesame").replace("ExecC", "SesameC"), "did not answer with an ExecCredential"),
-    (answer(), "gave neither a token nor a certificate"),
-    (answer(token=""), "gave neither a token nor a certificate"),
-    (answer(token="open sesame"), "gave a token that has characters that an HTTP header cannot"),
-    (answer(clientKeyData="sesame"), "gave a certificate without a key or a key without a"),
+    (answer(V1BETA1, token="sesame"), f"printed no ExecCredential of {V1}"),
+    (answer(token="sesame").replace("ExecC", "SesameC"), "printed no ExecCredential"),
+    (answer(), "returned neither a token nor a certificate"),
+    (answer(token=""), "returned neither a token nor a certificate"),
+    (
+        answer(token="open sesame"),
+        "returned a token that has characters that an HTTP header cannot",
+    ),
+    (answer(clientKeyData="sesame"), "returned a certificate without its key, or a key without"),
     (
         answer(clientCertificateData=someone.certificate.decode()),
-        "gave a certificate without a key or a key without a certificate",
+        "returned a certificate without its key, or a key without its certificate",
     ),
     (
         answer(clientCertificateData="sesame", clientKeyData=someone.key.decode()),
-        "gave a certificate that is not a PEM certificate",
+        "returned a certificate that is not a PEM certificate",
     ),
     (
         answer(
             clientCertificateData=someone.certificate.decode(),
             clientKeyData=issue("other").key.decode(),
         ),
-        "gave a key that does not match the client certificate",
+        "returned a key that does not match the client certificate",
     ),
     (
         answer(token="x", expirationTimestamp="2026-01-01T00:00:00"),
@@ -300,7 +303,7 @@ def alive(pid: str) -> bool:
             {"interactiveMode": "x", "apiVersion": V1BETA1},
             "interactiveMode: must be one of Never, IfAvailable, Always",
         ),
-        ({"interactiveMode": "Always"}, "interactiveMode: the plugin needs a terminal"),
+        ({"interactiveMode": "Always"}, "interactiveMode: must not be Always: "),
         ({"command": ""}, "command: must name a program"),
         ({"args": "sesame"}, "args: must be a list, not a string"),
         ({"env": [{"value": "sesame"}]}, "env[0].name: must name an environment variable"),

@@ -91,7 +91,7 @@ async def test_one_check_can_be_asked_alone() -> None:
     async with served(health.app()) as session:
         assert await ask(session, "/readyz/a") == (500, "a failed: broken\n")
         assert await ask(session, "/readyz/b") == (200, "ok")
-        assert await ask(session, "/readyz/c") == (404, "readyz has no such check\n")
+        assert await ask(session, "/readyz/c") == (404, "readyz has no check 'c'\n")
         assert (await ask(session, "/healthz/b"))[0] == 404
 
 

@@ -240,8 +240,8 @@ def test_not_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "Pod"}, "config: kind: must be Config: this is no kubeconfig"),
-        ({"apiVersion": "v2"}, "config: apiVersion: must be v1: this is no kubeconfig"),
+        ({"kind": "Pod"}, "config: kind: must be Config: this is not a kubeconfig"),
+        ({"apiVersion": "v2"}, "config: apiVersion: must be v1: this is not a kubeconfig"),
         ({"users": {}}, "config: users: must be a list, not a mapping"),
         ({"users": [3]}, "config: users[0]: must be a mapping, not of type int"),
         ({"users": [{"user": 3}]}, "config: users[0].user: must be a mapping, not of type int"),
@@ -249,15 +249,15 @@ def test_not_yaml(tmp_path: Path) -> None:
         ({"current-context": 3}, "config: current-context: must be a string, not of type int"),
         (
             {"current-context": "nowhere"},
-            "config: current-context: there is no context named 'nowhere' (there are: here)",
+            "config: current-context: there is no context named 'nowhere'; known contexts: here",
         ),
         (
             {"current-context": None},
-            "config: current-context: is not set, and no context was named (available: here)",
+            "config: current-context: is not set, and no context was given; choose one of: here",
         ),
         (
             {"current-context": "", "contexts": None},
-            "config: current-context: is not set, and no context was named (available: none)",
+            "config: current-context: is not set, and no context was given; choose one of: none",
         ),
         (
             {"clusters": []},
@@ -281,7 +281,7 @@ def test_an_unknown_context_that_was_asked_for_lists_the_known_ones(tmp_path: Pa
     with pytest.raises(ConfigError) as caught:
         load_kubeconfig(tmp_path / "config", "there")
     assert str(caught.value).endswith(
-        "/config: there is no context named 'there' (there are: here)"
+        "/config: there is no context named 'there'; known contexts: here"
     )
 
 
@@ -308,7 +308,7 @@ def test_a_bad_context(tmp_path: Path, context: Any, message: str) -> None:
         ({"server": "https://"}, "server: must be an http or https URL with a host (got 'https"),
         ({"server": "ftp://a"}, "server: must be an http or https URL with a host (got 'ftp:"),
         ({"server": 6443}, "server: must be a string, not of type int (quote it)"),
-        ({"server": "https://me:sesame@a"}, "server: must not hold a user name or password"),
+        ({"server": "https://me:sesame@a"}, "server: must not contain a user name or password"),
         ({"server": "https://a?b"}, "server: must not have a query or a fragment"),
         ({"proxy-url": "socks5://p:1080"}, "proxy-url: SOCKS proxies are not supported"),
         ({"proxy-url": "ftp://p"}, "proxy-url: must be an http or https URL with a host"),
@@ -352,7 +352,7 @@ def test_a_bad_cluster(tmp_path: Path, cluster: Any, message: str) -> None:
         ({"tokenFile": "a\0b"}, ".tokenFile: cannot read a\0b: not a file name"),
         ({"tokenFile": "empty"}, ".tokenFile: is empty"),
         ({"tokenFile": "binary"}, ".tokenFile: has characters that an HTTP header cannot carry"),
-        ({"username": "a:b"}, ".username: must not have a colon"),
+        ({"username": "a:b"}, ".username: must not contain a colon"),
         ({"token": "sesame", "username": "a"}, ": has both a token and a username or password"),
         ({"auth-provider": {"name": "gcp"}}, ".auth-provider: is not supported; use a cred"),
         ({"as-groups": ["dev"]}, ".as: must be set"),
@@ -366,11 +366,11 @@ def test_a_bad_cluster(tmp_path: Path, cluster: Any, message: str) -> None:
         ),
         (
             {"client-certificate-data": PAIR["client-certificate-data"]},
-            ".client-certificate-data: has no client-key(-data) beside it",
+            ".client-certificate-data: needs client-key or client-key-data as well",
         ),
         (
             {"client-key-data": PAIR["client-key-data"]},
-            ".client-key-data: has no client-certificate(-data) beside it",
+            ".client-key-data: needs client-certificate or client-certificate-data as well",
         ),
         ({**PAIR, "client-certificate-data": "?"}, ".client-certificate-data: is not base64"),
         (
@@ -399,8 +399,9 @@ def test_a_bad_user(tmp_path: Path, user: Any, message: str) -> None:
 def test_a_plugin_is_refused_by_name(tmp_path: Path) -> None:
     message = complaint(tmp_path, user={"exec": {"command": "aws", "args": ["sesame"]}})
     assert message == (
-        "config (context here): users[admin].exec: wants to run the program 'aws' to get "
-        "credentials, which is not allowed; if you trust this file, allow it with allow_exec=True"
+        "config (context here): users[admin].exec: the credential plugin 'aws' must not be run; "
+        "use a token or a client certificate or, if this process may run programs that this file "
+        "names, --allow-exec-plugins (allow_exec=True in Python)"
     )
 
 

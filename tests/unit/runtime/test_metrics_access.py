@@ -97,5 +97,5 @@ async def test_changed_certificate_files_are_used_and_invalid_ones_are_not(tmp_p
     files.certificate.write_text("not a certificate")
     certificate.refresh()
     assert await presented(certificate) == second
-    with pytest.raises(ConfigError, match="must hold a certificate"):
+    with pytest.raises(ConfigError, match="must contain a certificate"):
         ServingCertificate(files)

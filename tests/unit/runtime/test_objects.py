@@ -124,7 +124,7 @@ def test_a_resource_prints_as_kubectl_names_it() -> None:
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_dot_segment_is_no_name(name: str) -> None:
     for where in ((name, "x"), ("ns", name)):
-        with pytest.raises(ConfigError, match="not a name"):
+        with pytest.raises(ConfigError, match="not a valid name"):
             PODS.path(*where)
 
 

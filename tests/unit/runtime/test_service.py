@@ -193,7 +193,7 @@ async def test_the_end_takes_no_longer_than_the_deadline(log: io.StringIO) -> No
     await clock.advance(0.2)
     assert await running == 0, "a component that ends when cancelled ended in time"
     assert diary.lines[2:] == ["slow ended", "a ended"]
-    assert reported(log, "Component did not stop in time, cancelled it")[0]["component"] == "slow"
+    assert reported(log, "Cancelled component that did not stop in time")[0]["component"] == "slow"
 
 
 async def test_what_cannot_be_ended_is_left_behind(log: io.StringIO) -> None:
@@ -222,7 +222,9 @@ async def test_what_cannot_be_ended_is_left_behind(log: io.StringIO) -> None:
     assert codes == []
     await clock.advance(2.1)
     assert (await running, codes) == (1, [1])
-    assert reported(log, "Exiting before components have stopped")[0]["components"] == ["stubborn"]
+    assert reported(log, "Ended process before components of service stopped")[0]["components"] == [
+        "stubborn"
+    ]
 
 
 async def test_a_second_stop_ends_everything_at_once(log: io.StringIO) -> None:
@@ -239,7 +241,7 @@ async def test_a_second_stop_ends_everything_at_once(log: io.StringIO) -> None:
     await clock.advance(0)
     assert await running == 1
     assert sorted(diary.lines[2:]) == ["a ended", "b ended"]
-    assert len(reported(log, "Stopping service at once")) == 1
+    assert len(reported(log, "Skipped the shutdown of service")) == 1
     it.stop()  # nothing is left to stop
 
 
@@ -287,7 +289,7 @@ async def test_the_service_is_ready_when_all_components_are(log: io.StringIO) ->
     assert calls == ["ready"], "once"
     it.stop()
     assert await running == 0
-    assert len(reported(log, "Service is ready")) == 1
+    assert len(reported(log, "Service became ready")) == 1
 
 
 async def test_a_cancelled_service_ends_its_components_in_order() -> None:
@@ -356,7 +358,7 @@ async def test_signals_end_the_service_and_are_given_back(log: io.StringIO) -> N
     await until(lambda: reported(log, "Changed log level"))
     os.kill(os.getpid(), signal.SIGTERM)
     assert await running == 0
-    assert reported(log, "Stopping service")[0]["why"] == "SIGTERM"
+    assert reported(log, "Began to stop service")[0]["why"] == "SIGTERM"
     assert [signal.getsignal(number) for number in numbers] == before
 
 
@@ -463,7 +465,7 @@ async def program(tmp_path: Path, parts: str, *, deadline_s: float = 30) -> Asyn
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_a_process_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     async with program(tmp_path, WELL_BEHAVED) as it:
-        await it.wait_for_output("Service is ready")
+        await it.wait_for_output("Service became ready")
         it.process.send_signal(number)
         assert await it.ends() == 0
         assert (await it.wait_for_output("Stopped service"))["code"] == 0
@@ -472,12 +474,12 @@ async def test_a_signal_ends_a_process_cleanly(tmp_path: Path, number: signal.Si
 async def test_a_process_answers_probes_until_it_ends(tmp_path: Path) -> None:
     async with program(tmp_path, SLOW) as it:
         health = (await it.wait_for_output("Started service"))["health"]
-        await it.wait_for_output("Service is ready")
+        await it.wait_for_output("Service became ready")
         async with ClientSession() as session:
             async with session.get(f"http://{health}/readyz") as response:
                 assert (response.status, await response.text()) == (200, "ok")
             it.process.send_signal(signal.SIGTERM)
-            await it.wait_for_output("Stopping service")
+            await it.wait_for_output("Began to stop service")
             async with session.get(f"http://{health}/readyz") as response:
                 assert response.status == 500
                 assert "[-]service failed: stopping" in await response.text()
@@ -487,27 +489,27 @@ async def test_a_process_answers_probes_until_it_ends(tmp_path: Path) -> None:
 
 async def test_a_process_ends_within_its_deadline(tmp_path: Path) -> None:
     async with program(tmp_path, SLOW, deadline_s=0.5) as it:
-        await it.wait_for_output("Service is ready")
+        await it.wait_for_output("Service became ready")
         it.process.send_signal(signal.SIGTERM)
         assert await it.ends() == 0
-        assert await it.wait_for_output("Component did not stop in time, cancelled it")
+        assert await it.wait_for_output("Cancelled component that did not stop in time")
 
 
 async def test_a_second_signal_ends_a_process_at_once(tmp_path: Path) -> None:
     async with program(tmp_path, SLOW) as it:
-        await it.wait_for_output("Service is ready")
+        await it.wait_for_output("Service became ready")
         it.process.send_signal(signal.SIGTERM)
-        await it.wait_for_output("Stopping service")
+        await it.wait_for_output("Began to stop service")
         it.process.send_signal(signal.SIGTERM)
         assert await it.ends() == 1
-        assert await it.wait_for_output("Stopping service at once")
+        assert await it.wait_for_output("Skipped the shutdown of service")
 
 
 async def test_a_process_ends_even_if_a_component_will_not(tmp_path: Path) -> None:
     async with program(tmp_path, STUBBORN, deadline_s=0.5) as it:
-        await it.wait_for_output("Service is ready")
+        await it.wait_for_output("Service became ready")
         it.process.send_signal(signal.SIGTERM)
-        assert (await it.wait_for_output("Exiting before components have stopped"))[
+        assert (await it.wait_for_output("Ended process before components of service stopped"))[
             "components"
         ] == ["stubborn"]
         assert await it.ends() == 1
@@ -522,7 +524,7 @@ async def test_a_process_whose_component_fails_ends_with_code_1(tmp_path: Path) 
 
 async def test_the_log_level_of_a_process_follows_signals(tmp_path: Path) -> None:
     async with program(tmp_path, WELL_BEHAVED) as it:
-        await it.wait_for_output("Service is ready")
+        await it.wait_for_output("Service became ready")
         it.process.send_signal(signal.SIGUSR1)
         assert (await it.wait_for_output("Changed log level"))["now"] == "debug"
         it.process.send_signal(signal.SIGUSR2)

@@ -117,5 +117,5 @@ def test_nothing_older_than_tls_1_2_is_spoken() -> None:
     ],
 )
 def test_bad_material_is_a_config_error(access: Access) -> None:
-    with pytest.raises(ConfigError, match="here: cannot use its certificates"):
+    with pytest.raises(ConfigError, match="here: the certificates or the key cannot be used"):
         ssl_context(access)

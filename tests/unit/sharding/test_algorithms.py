@@ -221,7 +221,7 @@ def test_wrong_answers_of_a_custom_one_are_not_believed() -> None:
     subject = algorithm("custom", custom=f"{MINE}:Wrong")
     with pytest.raises(ConfigError, match="must return a shard"):
         subject.get_shard("key", 4)
-    with pytest.raises(ConfigError, match="once"):
+    with pytest.raises(ConfigError, match="exactly one node"):
         subject.rebalance(["a"], 2)
     with pytest.raises(ConfigError, match="nodes that do not exist"):
         subject.rebalance(["a"], 1)

@@ -97,4 +97,4 @@ def test_a_method_that_is_never_called_is_logged(caplog: pytest.LogCaptureFixtur
         check(Good())
         assert caplog.text == ""
         check(Misspelled())
-    assert "never called" in caplog.text
+    assert "not a callback" in caplog.text

@@ -52,7 +52,7 @@ async def test_an_object_without_a_shard_is_an_error_that_is_logged_once(
         placement.log_placed({ONE})
         assert "again" not in caplog.text
         placement.log_placed(())
-        assert caplog.text.count("Object has a shard again") == 1
+        assert caplog.text.count("Computed shard of object again") == 1
         assert placement.shard_of(named(ONE)) == 3
 
 

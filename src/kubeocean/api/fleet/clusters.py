@@ -75,7 +75,7 @@ class DeleteValidationMode(StrEnum):
 
 
 class RbacSubject(Part, frozen=True):
-    """User, group or service account that RBAC knows."""
+    """User, group or service account, as a subject of RBAC."""
 
     kind: Annotated[str, field("User, Group or ServiceAccount.", required=True)] = ""
     name: Annotated[str, field("Name of the subject.", required=True)] = ""

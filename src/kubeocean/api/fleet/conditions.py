@@ -116,7 +116,7 @@ class AgentReason(StrEnum):
 
 
 class MemberEvent(StrEnum):
-    """Reasons of events about a MemberCluster, beside those of its Joined condition."""
+    """Reasons of events about a MemberCluster, other than those of its Joined condition."""
 
     NAMESPACE_CREATED = "NamespaceCreated"
     NAMESPACE_PATCHED = "NamespacePatched"
@@ -211,7 +211,7 @@ STATUS_REPORTED_BACK: Final = "StatusReportedBack"
 
 
 class PlacementReason(StrEnum):
-    """Reasons of placements and bindings beside those of the steps."""
+    """Reasons of placements and bindings other than those of the steps."""
 
     INVALID_SELECTORS = "InvalidResourceSelectors"  # of Scheduled False
     CONTROLLED_EXTERNALLY = "RolloutControlledByExternalController"  # of RolloutStarted Unknown

@@ -44,7 +44,7 @@ def content_hash(content: Any) -> str:
 
 
 def policy_hash(policy: Json) -> str:
-    """Return the hash of a placement policy; the number of clusters does not count."""
+    """Return the hash of a placement policy, computed without the number of clusters."""
     return content_hash(
         {name: value for name, value in policy.items() if name != "numberOfClusters"}
     )
@@ -57,5 +57,5 @@ def names_hash(names: Sequence[str] | Sequence[NamespacedName]) -> str:
 
 
 def hash_bytes(digest: str) -> str:
-    """Return a hash as the fields `policyHash` and `overrideHash` hold it: base64 of digits."""
+    """Return a hash in the form of `policyHash` and `overrideHash`: base64 of its hex digits."""
     return base64.b64encode(digest.encode()).decode()

@@ -204,7 +204,7 @@ def _texts(
 ) -> tuple[str, ...]:
     texts = (section or {}).get(field.lower()) or []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError("must be a list of texts", field=f"{name}.{field}", source=source)
+        raise ConfigError("must be a list of strings", field=f"{name}.{field}", source=source)
     return tuple(texts)
 
 

@@ -311,7 +311,7 @@ class Registration:
             await self._client.delete(resource, stored.name, uid=stored.uid)
         if resource in self._stored:
             self._stored[resource].deleted(stored)
-        _log.info("Removed admission object", kind=resource.kind, name=stored.name)
+        _log.info("Deleted admission object", kind=resource.kind, name=stored.name)
 
 
 def _is_named(names: frozenset[str]) -> Callable[[Untyped], bool]:
@@ -319,7 +319,7 @@ def _is_named(names: frozenset[str]) -> Callable[[Untyped], bool]:
 
 
 def _used(settings: AdmissionSettings) -> set[Resource[Untyped]]:
-    """Return the kinds of admission objects that the settings ask for."""
+    """Return the kinds of admission objects that the settings require."""
     webhooks = {_MUTATING, _VALIDATING} if settings.webhooks is not None else set()
     return webhooks | ({_POLICIES, _BINDINGS} if settings.policies is not None else set())
 

@@ -113,7 +113,7 @@ class WebhookServer:
         self._reviews.labels(webhook, result).inc()
         if not decision.allowed:
             _log.info(
-                "Denied request",
+                "Denied admission request",
                 webhook=webhook,
                 operation=str(review.request.operation),
                 kind=str(review.request.written_kind),
@@ -129,7 +129,7 @@ class WebhookServer:
         return self._slots
 
     def count_bad(self, webhook: str) -> None:
-        """Count a request body that was no AdmissionReview."""
+        """Count a request body that was not an AdmissionReview."""
         self._reviews.labels(webhook, "bad").inc()
 
 

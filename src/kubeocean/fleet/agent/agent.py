@@ -1,5 +1,5 @@
 """The agent of one member: joins the fleet, sends heartbeats, and leaves, as the state of its
-InternalMemberCluster asks.
+InternalMemberCluster requires.
 
 While the state is Join, an applier writes the Works of the hub, and the agent writes one status
 each period: a heartbeat, whether `/readyz` of the member answered, and its properties. The
@@ -142,7 +142,7 @@ class MemberAgent:
             await self.controller.run()
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Join and send a heartbeat, or leave, as the InternalMemberCluster's state asks for."""
+        """Join and send a heartbeat, or leave, as the InternalMemberCluster's state requires."""
         internal = self._internals.get(key)
         if internal is None or internal.deleting:
             await self._stop_applier()
@@ -162,7 +162,7 @@ class MemberAgent:
             fields = {"error": str(error), "retry_in_s": delay_s}
             if isinstance(error, Unauthorized) and self._refused is not None:
                 fields["reason"] = self._refused(self._clock.now())
-            _log.warning("Failed to report to the hub", **fields)
+            _log.warning("Failed to report status of member to the hub", **fields)
             return After(delay_s)
 
     # Joining

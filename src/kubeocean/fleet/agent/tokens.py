@@ -57,7 +57,7 @@ class TokenLife:
 
 
 def token_life(token: str, now: datetime) -> TokenLife | None:
-    """Return the validity of a JSON Web Token; None if it does not expire or is no such token."""
+    """Return the validity of a JSON Web Token; None if it is not one, or never expires."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -162,7 +162,7 @@ class SecretTokenAccess:
         encoded = (stored.content().get("data") or {}).get(_FIELD)
         source = f"secret {self._secret}"
         if not encoded:
-            raise ConfigError("has no token", source=source, field=_FIELD)
+            raise ConfigError("is missing or empty", source=source, field=_FIELD)
         try:
             token = b64decode(encoded, validate=True).decode("utf-8", "replace").strip()
         except binascii.Error:

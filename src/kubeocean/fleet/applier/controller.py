@@ -298,7 +298,7 @@ class WorkApplier:
         self._pool.need(key.name, ())
 
     def _is_settled(self, work: Untyped, applied_work: Untyped | None, record: WorkRecord) -> bool:
-        """Whether Work, AppliedWork and objects are unchanged since a pass that left no work."""
+        """Whether Work, AppliedWork and objects are unchanged since a complete pass."""
         if record.settled_at != (version_of(work), version_of(applied_work)):
             return False
         return all(
@@ -482,7 +482,7 @@ class WorkApplier:
         if applied_work is None:
             await self._applied_works.check_gone(key.name)
             await self._works.drop_finalizer(work, record)
-            _log.info("Removed objects of Work", work=key.name)
+            _log.info("Deleted objects of Work", work=key.name)
             return
         await self._works.check_unchanged(work)
         wait_s = await self._deletion.advance(work, applied_work.content())

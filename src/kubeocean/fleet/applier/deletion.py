@@ -84,8 +84,7 @@ class WorkDeletion:
     async def _unblock(self, work: Json, applied_work: Json) -> None:
         await self._change(work, applied_work, self._objects.unblock)
         _log.warning(
-            "Stopped waiting for the deletion of a Work's objects; they no longer block that of the"
-            " Work",
+            "Unblocked the deletion of a Work whose objects were not deleted in time",
             applied_work=applied_work["metadata"]["name"],
             waited_s=self._wait_s,
         )

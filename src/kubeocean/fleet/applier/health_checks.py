@@ -46,7 +46,7 @@ class HealthCheck(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Availability of an object; without a message, the usual one of that availability holds.
+    """Availability of an object; an empty message means the default message of the availability.
 
     `lasts` is False if the availability may change while the object stays as it is.
     """

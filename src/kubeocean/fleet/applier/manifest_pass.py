@@ -202,7 +202,7 @@ class ManifestPass:
                 unremoved.append(identifier)
                 if not isinstance(error, Conflict):
                     _log.warning(
-                        "Failed to remove object that its Work no longer contains",
+                        "Failed to delete object that its Work no longer contains",
                         object=_text(identifier),
                         error=str(error),
                     )
@@ -315,7 +315,7 @@ def _forget_others(record: WorkRecord, manifests: Iterable[Manifest]) -> None:
 
 
 def _kind_of(body: Any) -> tuple[str, str] | None:
-    """Return API version and kind of a manifest; None if one is missing or no string."""
+    """Return API version and kind of a manifest; None if one is missing or not a string."""
     if not isinstance(body, dict):
         return None
     api_version, kind = body.get("apiVersion"), body.get("kind")

@@ -269,7 +269,7 @@ class Owner:
         }
 
     def is_named_by(self, reference: Json) -> bool:
-        """Whether an owner reference leads to the AppliedWork with this very UID."""
+        """Whether an owner reference names the AppliedWork with this UID."""
         return is_applied_work(reference) and reference.get("uid") == self.uid
 
 

@@ -108,7 +108,7 @@ class MemberObjects:
     # Applying
 
     async def apply(self, manifest: Manifest, ref: ObjectRef, facts: PassFacts) -> Result:
-        """Apply one manifest to its object, or compare them, as the apply strategy asks for."""
+        """Apply one manifest to its object, or compare them, as the apply strategy requires."""
         result = not_read("")
         for _ in range(_ATTEMPTS):
             try:

@@ -150,7 +150,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class OwnFields:
-    """Step of a plan: list all fields that the applier wrote as applied, and decide again.
+    """Step of a plan: record the applier's fields as server-side applied, and decide again.
 
     Otherwise a server-side apply would not remove those that the manifest no longer has.
     """
@@ -212,7 +212,7 @@ def check_strategy(strategy: ApplyStrategy) -> None:
 
 
 def decide(facts: ManifestFacts) -> NextStep:
-    """Return the next step to apply or compare a manifest; see the module for the rules."""
+    """Return the next step to apply or compare a manifest, by the rules of the module."""
     live, strategy = facts.live, facts.strategy
     if live is None:
         return _decide_missing(facts)
@@ -292,7 +292,7 @@ def _ownership_problem(others: list[Json], strategy: ApplyStrategy) -> str:
 
 
 def is_leasing_copy(live: Json, domain: Domain) -> bool:
-    """Whether leasing made the object as a copy of a virtual one; such copies stay untouched."""
+    """Whether a syncer created the object as a copy of a virtual one; such copies stay as is."""
     labels = (live.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(domain.managed_by) == domain.product)
 

@@ -114,7 +114,7 @@ class WorkRecord:
     settled_at: tuple[int, int] | None = None
 
     def hold_for(self, basis: object) -> None:
-        """Drop all results if they were computed from another basis."""
+        """Drop all results if they were computed from other inputs than `basis`."""
         if self.basis != basis:
             self.basis = basis
             self.results.clear()

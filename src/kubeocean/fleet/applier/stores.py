@@ -78,7 +78,7 @@ class HubWorks:
             return work.content()
         fresh = await self._hub.get(_WORKS, work.name, work.namespace, keep_raw=True)
         if fresh.uid != work.uid or fresh.deleting != work.deleting:
-            raise Conflict("the Work has changed since it was cached")
+            raise Conflict(f"Work {work.key} has changed since it was cached")
         return fresh.content()
 
     async def check_unchanged(self, work: Json) -> None:
@@ -90,7 +90,7 @@ class HubWorks:
         fresh = await self._hub.get(_WORKS, metadata["name"], self.namespace)
         generation = fresh.metadata.generation
         if (fresh.uid, generation) != (metadata["uid"], metadata.get("generation", 0)):
-            raise Conflict("the Work has changed since it was cached")
+            raise Conflict(f"Work {fresh.key} has changed since it was cached")
 
     async def add_finalizer(self, work: Json, record: WorkRecord) -> Json:
         """Add the applier's finalizer to a Work that lacks it; return the Work."""
@@ -183,7 +183,7 @@ class AppliedWorks:
             await self._member.get(_APPLIED_WORKS, name)
         except NotFound:
             return
-        raise Conflict("the AppliedWork exists, and is not in the cache yet")
+        raise Conflict(f"AppliedWork {name} exists, and is not in the cache yet")
 
     async def write_list(self, applied_work: Json, entries: list[Json], record: WorkRecord) -> Json:
         """Write the entries of an AppliedWork if they differ; return the AppliedWork."""

@@ -197,7 +197,7 @@ def _replacement(name: str, last: list[Any], desired: list[Any], live: list[Any]
 
 
 def _take_partner(item: Any, candidates: list[Any], key: str) -> Json | None:
-    """Remove and return the candidate most similar to `item`; None if no one has its merge key."""
+    """Remove and return the candidate most similar to `item`; None without one of its merge key."""
     if not isinstance(item, dict) or item.get(key) is None:
         return None
     same = [each for each in candidates if isinstance(each, dict) and each.get(key) == item[key]]

@@ -77,7 +77,7 @@ def _copied_agent(agent: AgentStatus, generation: int) -> AgentStatus:
 
 
 def _copied(condition: Condition, generation: int) -> Condition:
-    """Return a condition of a report for a MemberCluster of this generation."""
+    """Return an agent's condition with the generation of the MemberCluster, message cut."""
     message = condition.message
     if len(message) > _LONGEST_TEXT:
         message = f"{message[:_LONGEST_TEXT]}…"

@@ -61,7 +61,7 @@ class BindingClasses:
 
     @property
     def current(self) -> tuple[BindingView, ...]:
-        """Return the scheduled and bound bindings, which this policy snapshot made."""
+        """Return the scheduled and bound bindings, which refer to the current policy snapshot."""
         return self.scheduled + self.bound
 
 

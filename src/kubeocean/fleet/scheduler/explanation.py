@@ -56,7 +56,7 @@ def explain_clusters(
     notes: Mapping[str, tuple[str, ...]] | None = None,
     otherwise: str = "",
 ) -> tuple[ClusterExplanation, ...]:
-    """Return an explanation of every cluster of `cycle`; the first argument that names it counts.
+    """Return an explanation of every cluster of `cycle`, by the first argument that contains it.
 
     :param removed: why the binding of a cluster is marked Unscheduled.
     :param notes: how the score of a cluster was computed.

@@ -135,7 +135,7 @@ class ScorePlugin(NamedTuple):
 
 
 class PostBatchPlugin(NamedTuple):
-    """A plugin at the point PostBatch, which limits the size of a batch; None is no limit."""
+    """A plugin at the point PostBatch, which limits the size of a batch; None sets no limit."""
 
     name: str
     post_batch: Callable[[Cycle], int | None]

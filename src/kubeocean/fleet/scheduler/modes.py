@@ -65,7 +65,7 @@ class Schedule:
 
     @property
     def fulfilled(self) -> bool:
-        """Whether the policy has all the clusters that it asks for."""
+        """Whether the policy has as many clusters as it requires."""
         return self.status is not None and self.status.condition.status == "True"
 
 

@@ -147,7 +147,7 @@ class Ranking:
     range: ValueRange | None  # None: no cluster reports the property
 
     def share(self, weight: int, actual: Quantity) -> int:
-        """Return the part of `weight` that a cluster gets whose property has the value `actual`.
+        """Return the part of `weight` for a cluster whose property has the value `actual`.
 
         Descending gives the whole weight to the largest value, Ascending to the smallest. The
         share is rounded to a whole number, halves away from zero. It is 0 if all values are equal.

@@ -59,7 +59,7 @@ def _clean_job(spec: Json) -> None:
 
 
 def _part(parent: Json, name: str) -> Json:
-    """Return the nested object `name` for changes in place; an unconnected one if absent."""
+    """Return the nested object `name` for changes in place; a new, detached one if absent."""
     part: Any = parent.get(name)
     return part if isinstance(part, dict) else {}
 

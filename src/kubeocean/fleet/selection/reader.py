@@ -373,7 +373,9 @@ class SelectionReader:
             await self._discovery.refresh()
             self._take(await self._discovery.resources())
         if missing := self._kinds.undiscovered(_names(self._definitions)):
-            raise ServerTimeout(f"the hub does not offer all kinds yet: {', '.join(missing)}")
+            raise ServerTimeout(
+                f"the hub does not serve all selected kinds yet: {', '.join(missing)}"
+            )
 
     def _check_kinds(self, placement: Placement) -> None:
         """Refuse to select for a placement while a kind of its objects is not read.

@@ -339,7 +339,7 @@ def selected_namespace(placement: Placement) -> str:
 
 
 def _check_namespace(placement: Placement) -> None:
-    """Refuse that a placement whose status is mirrored into its namespace selects another
+    """Check that a placement whose status is mirrored into a namespace still selects that
     namespace.
 
     :raises ConfigError: the placement selects another namespace than before.

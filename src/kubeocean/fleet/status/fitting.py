@@ -27,13 +27,13 @@ Detailed = TypeVar("Detailed", ResourceBindingStatus, ClusterPlacementStatus)
 
 
 def stored_size(part: object) -> int:
-    """Return how many bytes an API server stores for a part of an object, about."""
+    """Return approximately how many bytes an API server stores for a part of an object."""
     encoded = msgspec.json.encode(part)
     return len(encoded) + 5 * sum(map(encoded.count, _ESCAPED))
 
 
 def fair_share(sizes: Iterable[int], most: int) -> int:
-    """Return the largest limit of each size with which the sum of all is at most `most`."""
+    """Return the largest limit with which the sizes, each cut to it, sum up to at most `most`."""
     ascending = sorted(sizes)
     left = max(most, 0)
     for position, size in enumerate(ascending):

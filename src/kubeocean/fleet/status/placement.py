@@ -92,7 +92,7 @@ def is_scheduled(placement: Placement, snapshot: PolicySnapshot | None) -> bool:
 
 
 def invalid_status(placement: Placement, error: str, now: str) -> PlacementStatus:
-    """Return the status of a placement with mistaken selectors: only Scheduled changes."""
+    """Return the status of a placement with invalid selectors: only Scheduled changes."""
     condition = Condition(
         _type(placement, SCHEDULED),
         "False",
@@ -216,7 +216,7 @@ def _type(placement: Placement, step: Step) -> str:
 
 
 def trimmed(status: PlacementStatus) -> PlacementStatus:
-    """Return a status that fits etcd.
+    """Return the status, trimmed to the size that etcd accepts.
 
     A large status loses the messages of True conditions, and then details of the clusters that
     report more than their share.

@@ -146,7 +146,7 @@ def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fi
 
 
 def _check_enforcement(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Check that the worker itself enforces the limits of a lease."""
+    """Check that the worker itself enforces the limits of its lending."""
     mount = worker.binding.spec.mount_namespace or snapshot.domain.worker_namespace
     messages = {
         EnforcedLimit.ADMISSION: "no admission policy of the worker limits its credential, which"
@@ -212,12 +212,14 @@ def _check_token(about: str, token: str, now: datetime, remedy: str) -> Iterator
         return
     validity = read_token(token)
     if validity is None:
-        message = "it does not name its expiry; such tokens never expire, or are of another kind"
+        message = (
+            "it does not state its expiry; it never expires, or is not a service account token"
+        )
         yield Finding(Severity.WARNING, about, message, remedy, check="token")
     elif now >= validity.ends:
         yield from _check_end("token", about, validity.ends, now, remedy)
     elif due(validity.begins, validity.ends, now):
-        message = f"it ends at {text_of(validity.ends)}; renew it"
+        message = f"it expires at {text_of(validity.ends)}; renew it"
         yield Finding(Severity.WARNING, about, message, remedy, check="token")
 
 
@@ -225,10 +227,10 @@ def _check_end(
     check: str, about: str, ends: datetime, now: datetime, remedy: str
 ) -> Iterator[Finding]:
     if now >= ends:
-        message = f"it ended at {text_of(ends)}"
+        message = f"it expired at {text_of(ends)}"
         yield Finding(Severity.ERROR, about, message, remedy, check=check)
     elif now >= ends - _SOON:
-        message = f"it ends at {text_of(ends)}, in {(ends - now).days} days"
+        message = f"it expires at {text_of(ends)}, in {(ends - now).days} days"
         yield Finding(Severity.WARNING, about, message, remedy, check=check)
 
 

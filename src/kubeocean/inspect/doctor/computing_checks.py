@@ -38,7 +38,7 @@ _STARTING: Final = ("ContainerCreating", "PodInitializing", "")
 def _check_computing_definitions(snapshot: Snapshot) -> Iterator[Finding]:
     if _is_empty(snapshot):
         missing = next(iter(require(snapshot.server.definitions)))
-        message = f"Kubeocean is not installed here: the definition {missing} is not installed"
+        message = f"Kubeocean is not installed here: there is no CustomResourceDefinition {missing}"
         remedy = "kubeocean install, then kubeocean join for each worker"
         yield Finding(Severity.ERROR, _COMPUTING, message, remedy, check="definitions")
     else:

@@ -1,4 +1,4 @@
-"""Limits of a lease that a worker's API server does not enforce.
+"""Limits of lending that a worker's API server does not enforce.
 
 `join` and the worker chart set up the limits in the worker, where the owner controls them: an
 admission policy for the credential of the binding, a PodSecurity level of the mount namespace, and

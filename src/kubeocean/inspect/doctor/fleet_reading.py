@@ -30,7 +30,7 @@ _AT_ONCE: Final = 8  # definitions that are read at one time
 
 
 async def read_fleet(client: Client, clock: Clock, pause_s: float) -> FleetSnapshot | None:
-    """Return the fleet of a hub; None if the cluster is no hub.
+    """Return the fleet of a hub; None if the cluster is not a hub.
 
     A hub serves the kinds that its users write; a member serves the kind AppliedWork only.
 

@@ -200,7 +200,11 @@ def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
     reasons = tuple(dict.fromkeys(part.reason for part in unread))
     names = few(dict.fromkeys(part.what for part in unread))
     forbidden = all(part.forbidden for part in unread)
-    remedy = "the right to read that" if forbidden else "API servers that answer; then try again"
+    remedy = (
+        "the right to read these objects"
+        if forbidden
+        else "API servers that answer; then try again"
+    )
     verdict = verdict or "nothing can be concluded"
     return Answer(
         ExplanationRule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,)

@@ -39,7 +39,8 @@ async def read_tree(client: Client, key: Key) -> PlacementObjects:
     try:
         placement = await get_served(client, scope.placements, key)
     except NotFound:
-        message = f"is no {scope.placements.kind}; kubeocean fleet placements lists them"
+        kind = scope.placements.kind
+        message = f"is not a {kind} of the hub; list them with: kubeocean fleet placements"
         raise ConfigError(message, field="NAME", value=str(key)) from None
     children: dict[str, Any] = {
         "namespace": key.namespace,

@@ -85,4 +85,6 @@ class PodAccount:
                 await self.renew()
             except ApiError as error:
                 self._renew_s = _AGAIN_S
-                _log.warning("Could not renew token", pod=self._pod["name"], error=str(error))
+                _log.warning(
+                    "Could not renew token of pod", pod=self._pod["name"], error=str(error)
+                )

@@ -78,7 +78,7 @@ class Addresses:
         free = [address for address in ours if address not in taken]
         if not free:
             why = f"all addresses of {self._network}.0/24 are in use"
-            raise LocalError(f"cannot give pod {uid} an address: {why}")
+            raise LocalError(f"cannot assign an address to pod {uid}: {why}")
         self._taken[uid] = wanted if wanted in free else free[0]
         return self._taken[uid]
 
@@ -220,7 +220,7 @@ class ProcessNode:
                 if late:
                     await self._write_status(client, {"conditions": _conditions(self._now())})
             except ApiError as error:
-                _log.warning("Could not renew lease", node=self.name, error=str(error))
+                _log.warning("Could not renew Lease of node", node=self.name, error=str(error))
 
     async def _beat(self, client: Client) -> None:
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

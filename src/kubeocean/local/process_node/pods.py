@@ -227,7 +227,7 @@ class PodRun:
             except (NotFound, Conflict):
                 return
             except ApiError as error:
-                _log.warning("Could not remove pod", pod=str(self.key), error=str(error))
+                _log.warning("Could not delete pod", pod=str(self.key), error=str(error))
                 await self._host.clock.sleep(_TELL_AGAIN_S)
 
 

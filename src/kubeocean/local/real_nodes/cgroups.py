@@ -74,7 +74,10 @@ async def remove(name: str, *, clock: Clock) -> None:
     deadline = clock.monotonic() + _GIVE_UP_S
     while not remove_dead(name):
         if clock.monotonic() > deadline:
-            raise LocalError(f"could not remove the cgroup /{PARENT}/{name}: it has processes")
+            raise LocalError(
+                f"could not remove the cgroup /{PARENT}/{name}: it still has processes; end them,"
+                " and try again"
+            )
         await clock.sleep(_RETRY_S)  # killed processes leave their cgroup a moment later
 
 

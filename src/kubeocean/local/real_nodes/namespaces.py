@@ -49,7 +49,7 @@ class NamespaceSet:
     def init(self) -> int:
         """Process ID of the first process, in the machine's process namespace."""
         if not self.processes["world"].running:
-            raise LocalError(f"node {self._name} does not run")
+            raise LocalError(f"node {self._name} is not running")
         return self._init
 
     def inside(self, path: str) -> Path:

@@ -122,7 +122,7 @@ async def claim(init: int, *, clock: Clock) -> Subnet:
             if not _exists(subnet) and _pair(subnet, init):
                 cgroups.create(cgroup_of(subnet))
                 return subnet
-    raise LocalError(f"could not start a real node: there are {_SLOTS} of them already")
+    raise LocalError(f"could not start a real node: {_SLOTS} real nodes are running, the maximum")
 
 
 def cgroup_of(subnet: Subnet) -> str:

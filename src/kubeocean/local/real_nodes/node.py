@@ -86,7 +86,7 @@ class RealNode(Lifespan):
     def subnet(self) -> Subnet:
         """The addresses of the node and its pods, reachable from this machine and its nodes."""
         if self._subnet is None:
-            raise LocalError(f"node {self.name} does not run")
+            raise LocalError(f"node {self.name} is not running")
         return self._subnet
 
     @property
@@ -98,7 +98,7 @@ class RealNode(Lifespan):
     def world(self) -> NamespaceSet:
         """The Linux namespaces of the node."""
         if self._world is None:
-            raise LocalError(f"node {self.name} does not run")
+            raise LocalError(f"node {self.name} is not running")
         return self._world
 
     def process(self, component: str) -> Process:
@@ -106,7 +106,7 @@ class RealNode(Lifespan):
         try:
             return self.world.processes[component]
         except KeyError:
-            raise LocalError(f"node {self.name} does not run {component}") from None
+            raise LocalError(f"node {self.name} has no component {component}") from None
 
     # The node as a whole.
 
@@ -119,7 +119,7 @@ class RealNode(Lifespan):
         if (reason := available()) is not None:
             raise LocalError(f"could not start node {self.name}: {reason}")
         if self._world is not None:
-            raise LocalError(f"could not start node {self.name}: it runs already")
+            raise LocalError(f"could not start node {self.name}: it is already running")
         try:
             await self._make_world()
             await self._start_forwarder()

@@ -102,7 +102,11 @@ def _mount(
     words = [os.fsencode(word) or None for word in (source, target, kind)]
     if libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(options) or None) != 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"could not mount {source or 'it'}: {os.strerror(error)}", str(target))
+        raise OSError(
+            error,
+            f"could not mount {source or kind} at {target}: {os.strerror(error)}",
+            str(target),
+        )
 
 
 def _reap() -> None:

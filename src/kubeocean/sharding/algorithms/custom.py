@@ -106,7 +106,7 @@ class Custom:
             message = "rebalance must return a mapping of nodes to lists of shards"
             raise ConfigError(message, field=_FIELD, value=answer)
         if strangers := sorted(map(str, set(answer) - set(nodes))):
-            message = "assigned shards to nodes that do not exist"
+            message = "rebalance must not assign shards to nodes that do not exist"
             raise ConfigError(message, field=_FIELD, value=strangers)
         try:
             placed = sorted(shard for shards in answer.values() for shard in shards)
@@ -114,7 +114,7 @@ class Custom:
             message = "rebalance must return a list of numbers of shards for each node"
             raise ConfigError(message, field=_FIELD, value=self._path) from None
         if nodes and placed != list(range(total)):
-            message = f"did not place each of {total} shards once"
+            message = f"rebalance must assign each of the {total} shards to exactly one node"
             raise ConfigError(message, field=_FIELD, value=self._path)
 
 
@@ -138,7 +138,7 @@ def load_custom(path: str) -> Custom:
     except ConfigError:
         raise
     except Exception as error:  # whatever the user's constructor raises
-        message = f"cannot be made: {_one_line(error)}"
+        message = f"cannot be instantiated: {_one_line(error)}"
         raise ConfigError(message, field=_FIELD, value=path) from error
 
 

@@ -148,7 +148,7 @@ class BindingCleanup:
             self._unconfirmed.clear()
             self._emit("Normal", BindingEvent.WORKER_ANSWERS, "The worker answers again")
         elif (worker_health := self._clusters.worker_health).mistaken:
-            message = f"The kubeconfig leads to another cluster: {worker_health.error}"
+            message = f"The kubeconfig points to another cluster: {worker_health.error}"
             self._emit("Warning", BindingEvent.ANOTHER_WORKER, message)
         elif worker_health.refused:
             message = (
@@ -305,7 +305,7 @@ class BindingCleanup:
         return ", ".join(texts), None
 
     def _held_pods(self) -> str:
-        """Return a text that names the deleted pods that finalizers of other programs hold.
+        """Return a text that names the deleted pods that finalizers of other programs block.
 
         These pods are reported and not waited for.
         """
@@ -461,7 +461,7 @@ class BindingCleanup:
 
     async def _record(self, binding: ClusterBinding, version: str) -> str:
         """Record the worker's identity in an annotation of the binding, to detect later a
-        kubeconfig that leads to another cluster; return the binding's resourceVersion.
+        kubeconfig that points to another cluster; return the binding's resourceVersion.
         """
         key, worker = self._clusters.domain.worker_cluster_id, self._clusters.worker_id()
         if not worker or key in binding.annotations:

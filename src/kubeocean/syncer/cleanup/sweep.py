@@ -221,7 +221,7 @@ class Sweep:
             self._emit("Normal", BindingEvent.ORPHAN_REMOVED, f"Removed {subject}, an orphan")
 
     async def _is_unused(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether nothing uses a copy, as the replicator of its kind reads from the API servers."""
+        """Whether no object uses a copy, as its kind's replicator reads from the API servers."""
         for replicator in self._replicators():
             copy = replicator.copies.get(subject.key)
             if subject.kind == replicator.kind and copy is not None and copy.uid == obj.uid:

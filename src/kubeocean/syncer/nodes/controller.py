@@ -475,8 +475,7 @@ class NodeController:
             if not metadata.pop("annotations", None):
                 raise
             _log.warning(
-                "Could not write annotations of virtual node, writing all other fields without"
-                " them",
+                "Could not write annotations of virtual node, retried without them",
                 node=vnode.name,
                 error=str(error),
             )

@@ -280,7 +280,10 @@ class CsiNodes(ReplicationLoop[CsiNode, CsiNode]):
             if created:
                 return Done()
         if not self._is_ours(copy, source.name):
-            message = f"CSINode {copy.name} belongs to others; volumes are not counted"
+            message = (
+                f"CSINode {copy.name} belongs to another owner; the limits of attached volumes are"
+                " not copied"
+            )
             return Stuck(NodeEvent.NAME_TAKEN, message)
         return await self._update(copy, context)
 

@@ -157,7 +157,7 @@ class Heartbeats:
         clusters.worker_health.on_change(self._reached)
 
     def share(self, part: ShardFilter) -> None:
-        """Renew only the Leases of nodes in these shards; called before anything runs."""
+        """Renew only the Leases of nodes in these shards; call before `run`."""
         self._part = part
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
@@ -247,7 +247,11 @@ class Heartbeats:
         self._metrics.failed.inc()
         if not self._failing:
             self._failing = True
-            _log.warning("Could not renew node lease", error=str(error), leases=len(self._schedule))
+            _log.warning(
+                "Could not renew Lease of virtual node",
+                error=str(error),
+                leases=len(self._schedule),
+            )
 
     def _spec(self, name: str) -> Json:
         return {

@@ -1,4 +1,4 @@
-"""The controller of host port reservations, for ports that pods of others hold on worker nodes.
+"""The controller of host port reservations, for ports that other pods hold on worker nodes.
 
 Pods of other bindings count as others: only their own virtual nodes show their ports.
 

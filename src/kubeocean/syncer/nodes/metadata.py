@@ -31,7 +31,7 @@ def merge_taints(
     *,
     owns: Callable[[str], bool],
 ) -> tuple[Taint, ...]:
-    """Return the taints of `now` that others set, and all of `wanted`.
+    """Return the taints of `now` that users or other programs set, and all of `wanted`.
 
     Key and effect identify a taint; a taint that stays keeps the time at which it was added. A
     taint whose key `owns` accepts always counts as Kubeocean's.

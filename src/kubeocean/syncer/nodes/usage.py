@@ -1,4 +1,4 @@
-"""Requests of pods on each of the worker's nodes, of our pods and of others.
+"""Requests of pods on each of the worker's nodes, of the binding's pods and of other pods.
 
 The tracker follows the worker's pods one change at a time, and calls a handler for a node whose
 offer may change. Pods with our label are counted from the cache that holds them whole. A label may

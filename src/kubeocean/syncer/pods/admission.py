@@ -1,4 +1,4 @@
-"""Admission of pods: no virtual node runs more than it offers, nor anything new while it is closed.
+"""Admission of pods: a virtual node runs pods that fit its offer, and no new ones while closed.
 
 A scheduler checks the requests of a pod before binding; a client that writes `spec.nodeName` does
 not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the syncer is the

@@ -401,7 +401,7 @@ class PodController:
         if created or self._ownership(vpod, ppod) is not Ownership.FOREIGN:
             return ppod, created
         _log.info(
-            "Found name of physical pod taken, used another",
+            "Chose second name for physical pod, the first one was taken",
             vpod=str(vpod.key),
             taken=first,
             instead=second,

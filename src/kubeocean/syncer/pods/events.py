@@ -47,7 +47,7 @@ class PodEvents:
         )
 
     def share(self, shards: ShardFilter) -> None:
-        """Copy only the events of pods in these shards; call before anything runs."""
+        """Copy only the events of pods in these shards; call before `run`."""
         self._shards = shards
 
     async def run(self) -> None:

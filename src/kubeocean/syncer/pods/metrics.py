@@ -55,7 +55,7 @@ class PodMetrics:
         )
 
     def share(self, shards: ShardFilter) -> None:
-        """Measure the pods of these shards only; call before anything runs."""
+        """Measure only the pods of these shards; call before the syncer runs."""
         self._shards = shards
 
     def bound(self, record: PodRecord) -> None:

@@ -172,7 +172,7 @@ class PhysicalPods:
         try:
             await worker.create(PRIORITY_CLASSES, _priority_class(domain))
         except AlreadyExists:
-            _log.debug("Priority class exists already")  # another syncer of this worker created it
+            _log.debug("PriorityClass existed already")  # another syncer of this worker created it
         return await worker.create(PHYSICAL_PODS, body)
 
 

@@ -232,7 +232,7 @@ def _app_armor_annotations(pod: Json) -> _Problems:
 
 
 def _explicit_root(holder: Json, field: str) -> _Problems:
-    """Yield the fields by which a pod or container asks to run as root."""
+    """Yield the fields by which a pod or container requests to run as root."""
     context: Json = holder.get("securityContext") or {}
     if context.get("runAsNonRoot") is False:
         yield Refused(f"{field}.securityContext.runAsNonRoot", _RESTRICTED, value=False)

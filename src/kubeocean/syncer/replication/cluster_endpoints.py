@@ -93,7 +93,7 @@ class ClusterEndpoints:
 
     @property
     def synced(self) -> bool:
-        """Whether all Services are cached; a pod created earlier would lack variables for ever."""
+        """Whether all Services are cached; a pod created earlier would never get some variables."""
         return self.services_cache.has_synced
 
     @property

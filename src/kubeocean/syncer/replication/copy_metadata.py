@@ -1,4 +1,4 @@
-"""Labels and annotations of copies, which the syncer shares with others.
+"""Labels and annotations of copies, which users and other programs may also set.
 
 A copy has the metadata of its source, except Kubeocean's own labels and annotations there, and
 metadata of the syncer. The annotation `expected-metadata` records the metadata that the syncer
@@ -47,7 +47,7 @@ def recorded(
 def merged(
     copy: Object, labels: Mapping[str, str], annotations: Mapping[str, str], domain: Domain
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the labels and annotations of a copy: those given, and those that others added."""
+    """Return the labels and annotations of a copy: those given, and those of other clients."""
     before = Expected.decode(copy.annotations.get(domain.expected_metadata, ""))
     return (
         merge(copy.labels, before.labels, labels),

@@ -364,7 +364,9 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         for name, body in forge(context).items():
             written = await self._ensure_copy(name, body, known, source)
             if written is None:
-                message = f"LogConfig {source.name}: {name} and its second name belong to others"
+                message = (
+                    f"LogConfig {source.name}: {name} and the second name belong to another owner"
+                )
                 return Stuck(BindingEvent.LOG_CONFIG_NOT_COPIED, message)
             kept.add(written)
         for copy in known.values():

@@ -53,7 +53,7 @@ class Switched:
         return self._on
 
     def turn(self, on: bool) -> None:
-        """Switch on or off; `run` starts or stops the parts later, so that a part may call this."""
+        """Request that `run` start or stop the parts; may be called by a part."""
         if on != self._on:
             self._on = on
             self._turned.set()

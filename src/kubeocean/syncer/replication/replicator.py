@@ -110,7 +110,7 @@ class Rules:
         return self.references.uses_namespace(self.kind.name, namespace)
 
     async def unused(self, key: Key, copy: Copy, since: float) -> bool:
-        """Whether no object needs a copy, by answers of the API servers newer than `since`."""
+        """Whether no object needs a copy, by lists read from API servers after `since`."""
         return await self.references.unused((self.kind.name, key), since=since)
 
     def is_referenced(self, key: Key) -> bool:
@@ -129,14 +129,14 @@ class Rules:
         return {}
 
     async def report(self, source: Source, copy: Copy) -> None:
-        """Write the state of a copy to its source; here, nothing."""
+        """Write the state of a copy to its source; by default, do nothing."""
 
     def fits(self, source: Source, copy: Copy) -> bool:
         """Whether a pod may use a copy as it is, as far as the caches show."""
         return True
 
     def is_mounted(self, key: Key, name: str) -> bool:
-        """Whether a physical pod names a copy of that name, of the pods that refer to a source."""
+        """Whether the physical pod of a pod that refers to a source names the copy `name`."""
         pods = self.references.pods((self.kind.name, key))
         ppods = (ppod for pod in pods for ppod in self.clusters.ppods.by("virtual", str(pod)))
         return any(f'"{name}"'.encode() in ppod.raw for ppod in ppods)
@@ -555,7 +555,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
                 name=name,
             )
         taken = " and ".join(names)
-        return self._missing(key, f"is not copied: {taken} belong to others", _RETRY_S)
+        return self._missing(key, f"is not copied: {taken} belong to another owner", _RETRY_S)
 
     async def _update(self, source: Source, copy: Copy) -> str | Missing:
         key = source.key
@@ -580,7 +580,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return copy.name
 
     async def _sync_back(self, source: Source, copy: Copy, context: CopyContext) -> bool:
-        """Apply a change of a copy to its source, if the source's annotation asks for that.
+        """Apply a change of a copy to its source, if the source's annotation requests that.
 
         Return False if the copy is to be written instead.
         """

@@ -313,4 +313,4 @@ class NamespaceRequests(Generic[ObjectT]):
         except NotFound:
             return
         self._clusters.bindings.wrote(written)
-        _log.info("Requested namespaces of Secrets", namespaces=len(requested))
+        _log.info("Requested access to Secrets of namespaces", namespaces=len(requested))

@@ -274,7 +274,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
             if self._is_copy_of(copy, source.key):
                 self._store.expect(source.key, copy)
                 return copy
-        message = f"Service {source.key} is not mirrored: both of its names belong to others"
+        message = f"Service {source.key} is not mirrored: both of its names belong to another owner"
         return Stuck(BindingEvent.SERVICE_NOT_MIRRORED, message)
 
     async def _ensure_slice(self, source: Untyped, context: ServiceContext, uid: str) -> str:

@@ -104,7 +104,7 @@ class CopyStore(Generic[ObjectT]):
         return self.cache.by(_SOURCE, str(source))
 
     def is_deleting(self, copy: ObjectT) -> bool:
-        """Whether the copy is being deleted, by this process or by anyone else."""
+        """Whether the copy is being deleted, by this process or another client."""
         return copy.deleting or copy.uid in self._deleted
 
     async def get(self, name: str) -> ObjectT:

@@ -1,4 +1,4 @@
-"""Changes of copies that are applied to their sources, for sources whose owner asks for that.
+"""Changes of copies that are applied to their sources, for sources whose owner requests that.
 
 A ConfigMap or Secret of the computing cluster with the annotation `sync-back: "true"` follows the
 changes that programs of the worker make to its copy. The copy records a digest of the content that

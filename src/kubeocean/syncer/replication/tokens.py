@@ -125,7 +125,9 @@ def read_token(response: Json, *, secret: str) -> Token:
     spec, status = response.get("spec") or {}, response.get("status") or {}
     value, until = status.get("token"), status.get("expirationTimestamp")
     if not (isinstance(value, str) and value and isinstance(until, str)):
-        raise InternalError("could not request a token: the response contains none")
+        raise InternalError(
+            "could not request a token: the response of the computing cluster contains none"
+        )
     expires = datetime.fromisoformat(until).astimezone(UTC)
     life = timedelta(seconds=spec.get("expirationSeconds") or 0)
     due = expires - life + min(life * _SHARE, _LONGEST) - _jitter(secret)
@@ -262,7 +264,9 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         if not refs.tokens:
             return
         if not await synced(self.clusters.clock, [self.secrets]):
-            raise InternalError("could not list the token Secrets of the worker")
+            raise InternalError(
+                "could not create token Secrets: the cache of Secrets of the worker has not synced"
+            )
         if not self.clusters.is_on_own_node(pod):
             message = f"pod {pod.key} has no token: node {pod.spec.node_name} is not of the binding"
             raise NotFound(message)
@@ -383,7 +387,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         )
         # A Secret that lost all labels and annotations still has its owner.
         if ownership is Ownership.FOREIGN and not is_owned_by(secret, context.owner_uid):
-            message = f"Secret {context.secret} exists and belongs to others"
+            message = f"Secret {context.secret} exists and belongs to another owner"
             raise AlreadyExists(f"could not create the token of pod {context.pod}: {message}")
 
     def _vpod_of(self, secret: Untyped) -> VirtualPod | None:

@@ -78,7 +78,7 @@ async def test_a_restart_keeps_the_authority_and_switching_off_removes_all(
         assert await Attempt("POST", PODS, POD).by(env.hub) == ""
     async with admission.process("off", *HASTY) as hub:
         assert await registered(env.hub) == set()
-        assert hub.lines("Removed admission object")
+        assert hub.lines("Deleted admission object")
     account = f"system:serviceaccount:{SYSTEM_NAMESPACE}:fleet-hub"
     requests = env.hub_cluster.audit.requests(user=account)
     written = ("secrets", *(resource.plural for resource, _ in REGISTERED))

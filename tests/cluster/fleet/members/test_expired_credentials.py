@@ -142,7 +142,7 @@ async def test_an_expired_credential_is_shown_and_a_new_file_is_read(
         assert "heartbeat" in lost.message
 
         def reports() -> list[str]:
-            lines = agent.lines("Failed to report to the hub")
+            lines = agent.lines("Failed to report status of member to the hub")
             return [each["reason"] for each in lines if "reason" in each]
 
         (reason, *_) = await until(reports)

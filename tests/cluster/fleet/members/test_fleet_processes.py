@@ -227,7 +227,7 @@ async def test_wrong_usage_is_refused_before_anything_is_written(env: FleetEnv, 
     ):
         no_hub = await home.run("fleet", *words, "--hub-kubeconfig", member)
         assert no_hub.code == 2, words
-        assert "the cluster is no hub of a fleet" in no_hub.err
+        assert "the cluster is not the hub of a fleet" in no_hub.err
 
 
 async def test_a_member_without_a_name_does_not_start(env: FleetEnv, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ async def test_absent_forbidden_and_unreachable_are_told_apart(
     key = await env.place(config_map_selector("settings"), namespace=env.namespace)
     absent = await home.run("fleet", "tree", "nothing")
     assert absent.code == 2
-    assert "is no ClusterResourcePlacement; kubeocean fleet placements lists them" in absent.err
+    assert "is not a ClusterResourcePlacement of the hub; list them with" in absent.err
 
     user = f"viewer-{env.unique}"
     rule = {

@@ -445,7 +445,7 @@ async def test_an_expired_token(joined: JoinedWorker, doctor: Doctor) -> None:
         for line in lines
     ]
     await joined.give("\n".join(content))
-    await doctor.finds("token", "it ended at 2020-09-13", joined.name)
+    await doctor.finds("token", "it expired at 2020-09-13", joined.name)
 
 
 async def test_a_policy_that_is_invalid(joined: JoinedWorker, doctor: Doctor) -> None:

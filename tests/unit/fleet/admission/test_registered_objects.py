@@ -144,7 +144,7 @@ DENYPODSANDREPLICASETSOUTSIDERESERVEDNAMESPACES:
         ),
         (
             b"denyPodsAndReplicaSetsOutsideReservedNamespaces: {reservedNamespacePrefixes: [1]}",
-            "must be a list of texts",
+            "must be a list of strings",
         ),
     ],
 )

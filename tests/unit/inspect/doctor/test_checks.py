@@ -378,7 +378,7 @@ ENDING = Access("https://w", ca=certificate(NOW + timedelta(days=3)))
         (a_worker(excess=("get secrets",)), "excess rights", "may get secrets"),
         (a_worker(namespace=False), "mount namespace", "namespace m does not exist"),
         (a_worker(policies=(a_policy(timeZone="X"),)), "policies", "spec.timeZone"),
-        (a_worker(access=EXPIRED), "client certificate", "it ended at 2026-11-15"),
+        (a_worker(access=EXPIRED), "client certificate", "it expired at 2026-11-15"),
         (
             a_worker(access=Access("https://w", insecure=True)),
             "TLS",
@@ -387,7 +387,7 @@ ENDING = Access("https://w", ca=certificate(NOW + timedelta(days=3)))
         (
             a_worker(tls={"n/s": certificate(NOW - timedelta(days=1))}),
             "proxier certificate",
-            "it ended",
+            "it expired",
         ),
     ],
 )

@@ -138,7 +138,7 @@ async def test_a_pod_is_told_at_once_that_its_tokens_cannot_be_listed() -> None:
     pod = VirtualPod(metadata=Meta(name="web", namespace="team", uid="u"))
     attached = asyncio.ensure_future(tokens.attach(pod, PhysicalPod(), refs))
     await clock.advance(5.0)
-    with pytest.raises(InternalError, match="could not list the token Secrets of the worker"):
+    with pytest.raises(InternalError, match="the cache of Secrets of the worker has not synced"):
         await attached
 
 

@@ -281,9 +281,9 @@ class ClaimRules(Rules):
         _log.info("Reported expansion of claim", claim=str(source.key), status=status)
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
-        """Return an annotation that touches a claim's copy that the worker's binder left pending.
+        """Return an annotation to write on a claim's copy that the worker's binder left pending.
 
-        The touch makes the binder retry at once. Binding takes the binder several writes, in which
+        The write makes the binder retry at once. Binding takes the binder several writes, in which
         two of its own parts may conflict; the binder then leaves the volume bound and the claim
         pending, for 15 s.
         """
