@@ -219,7 +219,7 @@ class ProxierEnv:
         address: str = "127.0.0.1",
         ready: bool = True,
     ) -> AsyncIterator[SyncerProcess]:
-        """Run a replica; yield once it is ready, unless `ready` is False, and kill it at the end."""
+        """Run a replica and kill it at the end; yield once it is ready, if `ready`."""
         words = (
             f"--kubeconfig={self.computing.kubeconfig}",
             f"--cluster-binding-name={self.name}",
