@@ -229,21 +229,28 @@ class Rollout:
         return RolloutResult(
             syncer=syncer,
             proxier=proxier,
-            secret_namespaces=await self._ensure_grants(binding),
+            secret_namespaces=await self._ensure_grants(binding, syncer),
             written=tuple(progress.written),
             adopted=tuple(progress.adopted),
         )
 
-    async def _ensure_grants(self, binding: ClusterBinding) -> SecretNamespaces:
+    async def _ensure_grants(
+        self, binding: ClusterBinding, syncer: ComponentState
+    ) -> SecretNamespaces:
         """Let the syncer of the binding read Secrets where it needs to; return the namespaces.
 
-        A syncer with a shared account reads Secrets of all namespaces.
+        A syncer with a shared account reads Secrets of all namespaces. Grants stay until such a
+        syncer is ready: pods of an earlier template need them, and an invalid template names no
+        account either.
         """
+        unchanged = binding.status.secret_namespaces
         if self._grants is None:
-            return binding.status.secret_namespaces
+            return unchanged
         rendered = self._plans.known(RolloutComponent.SYNCER, binding.name)
-        accounts = (each.key for each in rendered if each.resource.kind == _ACCOUNT)
-        return await self._grants.ensure(binding, next(accounts, None))
+        account = next((each.key for each in rendered if each.resource.kind == _ACCOUNT), None)
+        if account is None and not syncer.is_ready:
+            return unchanged
+        return await self._grants.ensure(binding, account)
 
     def syncers_ready(self, binding: ClusterBinding) -> int:
         """Return the number of ready syncers of the binding, from the cache."""

@@ -437,6 +437,20 @@ async def test_the_manager_verifies_the_namespaces_that_a_syncer_requests(env: M
         assert not await stranger.has_grant(home)
 
 
+async def test_an_invalid_template_withdraws_no_grant(env: ManagerEnv) -> None:
+    async with env.managed():
+        synced = await SyncedEnv.bound(env)
+        home = await synced.new_namespace()
+        await synced.run("web")
+        await synced.request(home)
+        await until(lambda: synced.has_grant(home))
+    env.syncers.write(deployment__yaml="{{ if }")
+    async with env.managed():  # a new process, which has rendered no template before
+        await env.wait_for_condition("SyncerReady", "False", "SyncerFailed")
+        assert await synced.has_grant(home)
+        assert (await synced.state()).granted == (home,)
+
+
 async def test_the_manager_cannot_grant_secrets_of_system_namespaces(env: ManagerEnv) -> None:
     client = env.computing_cluster.client(kubeconfig=env.account)
     try:
