@@ -53,6 +53,7 @@ _VERIFY_S: Final = 30.0  # from a refusal until the same request is verified aga
 _ROLE_BINDINGS: Final[Resource[Any]] = KINDS["RoleBinding"]
 _VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
 RESERVED: Final = "the namespace holds Secrets of Kubernetes or of Kubeocean"
+NO_NAME: Final = "this is not the name of a namespace"
 UNPROVEN: Final = "no pod on a virtual node of the binding needs Secrets of the namespace"
 
 # Version of a RoleBinding, UID of its binding, and ServiceAccount of the syncer
@@ -178,6 +179,8 @@ class SecretGrants:
 
     async def _grant(self, binding: ClusterBinding, account: Key, key: Key, proof: _Proof) -> str:
         """Create or repair a RoleBinding; return why that was refused, "" if it exists."""
+        if not naming.is_namespace(key.namespace):
+            return NO_NAME
         if key.namespace in self._domain.system_namespaces or key.namespace in self._reserved():
             return RESERVED
         if not await self.informer.caught_up(key):

@@ -17,7 +17,7 @@ from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.permissions import Permission
 from kubeocean.manager.rendering import KINDS
-from kubeocean.manager.secret_grants import RESERVED, UNPROVEN
+from kubeocean.manager.secret_grants import NO_NAME, RESERVED, UNPROVEN
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Untyped
@@ -435,6 +435,24 @@ async def test_the_manager_verifies_the_namespaces_that_a_syncer_requests(env: M
 
         await until(is_refused)
         assert not await stranger.has_grant(home)
+
+
+async def test_texts_that_are_no_names_of_namespaces_are_refused(env: ManagerEnv) -> None:
+    async with env.managed():
+        synced = await SyncedEnv.bound(env)
+        home = await synced.new_namespace()
+        await synced.run("web")
+        texts = ("", ".", "..", "../kube-system", f"{home}/pods?x=", "Upper", "a b", "ä")
+        await synced.request(home, *texts)
+
+        async def is_decided() -> bool:
+            state = await synced.state()
+            assert state.granted == (home,)
+            reasons = {each.namespace: each.reason for each in state.refused or ()}
+            assert reasons == dict.fromkeys(texts, NO_NAME)
+            return True
+
+        await until(is_decided)
 
 
 async def test_an_invalid_template_withdraws_no_grant(env: ManagerEnv) -> None:

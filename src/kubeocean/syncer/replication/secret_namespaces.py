@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, Protocol
 
+from kubeocean.api import naming
 from kubeocean.api.bindings import (
     CLUSTER_BINDINGS,
     SECRET_NAMESPACES_MOST,
@@ -226,7 +227,13 @@ class NamespaceRequests(Generic[ObjectT]):
         self._handlers.append(handler)
 
     def request(self, namespace: str) -> None:
-        """Request a namespace, unless it was requested before."""
+        """Request a namespace, unless it was requested before.
+
+        A volume may name any text as a namespace. An API server refuses a status with a text that
+        is too long, and with it all other requests.
+        """
+        if not naming.is_namespace(namespace):
+            return
         if namespace not in self._asked and namespace not in self._sources.namespaces:
             self._asked[namespace] = self._clusters.clock.monotonic()
             self._enqueue()
@@ -246,6 +253,8 @@ class NamespaceRequests(Generic[ObjectT]):
 
     def obstacle(self, namespace: str) -> str:
         """Return why Secrets of a namespace cannot be read."""
+        if not naming.is_namespace(namespace):
+            return f"{namespace!r} is not the name of a namespace"
         if namespace in self._sources.namespaces:
             return f"Secrets of namespace {namespace} could not be listed"
         stored = self._state.requested or ()

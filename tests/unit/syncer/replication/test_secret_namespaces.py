@@ -1,14 +1,19 @@
-"""Caches of sources by namespace, and how objects of a dropped namespace are reported."""
+"""Caches of sources by namespace, and the requests for namespaces in the status of a binding."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kubeocean.runtime.clock import RealClock
+import msgspec
+
+from kubeocean.api.bindings import BindingStatus, ClusterBinding, SecretNamespaces
+from kubeocean.runtime.clock import RealClock, VirtualClock
+from kubeocean.runtime.controller import Outcome
 from kubeocean.runtime.kinds import SECRETS
+from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Meta, Untyped
 from kubeocean.runtime.watch import Scope
-from kubeocean.syncer.replication.secret_namespaces import NamespacedSources
+from kubeocean.syncer.replication.secret_namespaces import NamespacedSources, NamespaceRequests
 
 
 class Cache:
@@ -71,3 +76,73 @@ def test_namespaces_are_complete_one_by_one_and_a_dropped_one_reports_its_object
     assert (len(sources), sources.has_synced_in("a")) == (0, False)
     sources.set_namespaces(["a", "b"])
     assert not sources.has_synced_in("a")  # another cache, which has not been listed
+
+
+class RequestsEnv:
+    """Requests for namespaces in a binding that a test holds; `needed` answers `is_needed`."""
+
+    def __init__(self, **state: Any) -> None:
+        self.clock = VirtualClock()
+        self.metrics = Metrics()
+        self.binding_name = "b"
+        self.needed: dict[str, bool | None] = {}
+        self.handlers: list[Any] = []
+        self.binding: ClusterBinding | None = None
+        self.bindings = self.computing = self
+        sources: NamespacedSources[Untyped] = NamespacedSources(
+            Scope(SECRETS),
+            lambda namespace: Cache(),
+            self.clock,  # type: ignore[arg-type,return-value]
+        )
+        self.requests = NamespaceRequests(
+            self,  # type: ignore[arg-type]
+            sources,
+            self.needed.get,
+        )
+        self.show(**state)
+
+    def on_change(self, handler: Any) -> None:
+        self.handlers.append(handler)
+
+    async def caught_up(self, key: Key) -> bool:
+        return True
+
+    def wrote(self, obj: ClusterBinding) -> None:
+        self.show(**msgspec.structs.asdict(obj.status.secret_namespaces))
+
+    async def patch(self, resource: Any, name: str, patch: Any, *, subresource: str) -> Any:
+        assert self.binding is not None
+        state = self.binding.status.secret_namespaces
+        requested = patch.body["status"]["secretNamespaces"]["requested"]
+        return self.with_state(
+            msgspec.structs.replace(state, requested=tuple(requested) if requested else None)
+        )
+
+    @staticmethod
+    def with_state(state: SecretNamespaces) -> ClusterBinding:
+        status = BindingStatus(secret_namespaces=state)
+        return ClusterBinding(metadata=Meta(name="b", uid="u"), status=status)
+
+    def show(self, **state: Any) -> None:
+        """Show the binding with these namespaces in the cache."""
+        old, self.binding = self.binding, self.with_state(SecretNamespaces(**state))
+        for handler in self.handlers:
+            handler(old, self.binding)
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        assert self.binding is not None
+        return self.binding.status.secret_namespaces.requested or ()
+
+    async def reconcile(self) -> Outcome:
+        return await self.requests.reconcile(Key("", "b"))
+
+
+async def test_texts_that_are_no_names_of_namespaces_are_not_requested() -> None:
+    env = RequestsEnv()
+    for text in ("team", "", "..", "a/b", "x" * 64):
+        env.needed[text] = True
+        env.requests.request(text)
+    await env.reconcile()
+    assert env.requested == ("team",)
+    assert "is not the name of a namespace" in env.requests.obstacle("a/b")
