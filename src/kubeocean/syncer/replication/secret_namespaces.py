@@ -182,14 +182,15 @@ class NamespacedSources(Generic[ObjectT]):
 class NamespaceRequests(Generic[ObjectT]):
     """Requests namespaces in the binding's status, and starts caches in those that are granted.
 
-    `is_needed` returns whether pods, volumes, copies or marked Secrets need a namespace.
+    `is_needed` returns whether pods, volumes, copies or marked Secrets need a namespace; None while
+    the caches do not show that.
     """
 
     def __init__(
         self,
         clusters: Clusters,
         sources: NamespacedSources[ObjectT],
-        is_needed: Callable[[str], bool],
+        is_needed: Callable[[str], bool | None],
     ) -> None:
         self._clusters = clusters
         self._sources = sources
@@ -295,13 +296,10 @@ class NamespaceRequests(Generic[ObjectT]):
             return Done()
         stored = set(self._state.requested or ())
         for namespace in tuple(self._asked):
-            if not self._is_needed(namespace):
+            if self._is_needed(namespace) is False:
                 del self._asked[namespace]
                 self.check(namespace)
-        due = {each for each, at in self._checked.items() if at <= now}
-        for namespace in due:
-            del self._checked[namespace]
-        unneeded = {each for each in due & stored if not self._is_needed(each)}
+        unneeded = self._release(now) & stored
         added = sorted(self._asked.keys() - stored)
         requested = sorted(stored - unneeded)
         requested += added[: max(0, SECRET_NAMESPACES_MOST - len(requested))]
@@ -309,6 +307,22 @@ class NamespaceRequests(Generic[ObjectT]):
             await self._write(binding, sorted(requested))
         next_s = min(self._checked.values(), default=None)
         return Done() if next_s is None else After(max(0.1, next_s - now))
+
+    def _release(self, now: float) -> set[str]:
+        """Return the namespaces that were to be checked until `now` and are not needed.
+
+        Those of which that is not known are checked again later.
+        """
+        due = {each for each, at in self._checked.items() if at <= now}
+        unneeded: set[str] = set()
+        for namespace in due:
+            del self._checked[namespace]
+            match self._is_needed(namespace):
+                case None:
+                    self.check(namespace)
+                case False:
+                    unneeded.add(namespace)
+        return unneeded
 
     async def _write(self, binding: ClusterBinding, requested: list[str]) -> None:
         body = {

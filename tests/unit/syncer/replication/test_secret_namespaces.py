@@ -8,7 +8,7 @@ import msgspec
 
 from kubeocean.api.bindings import BindingStatus, ClusterBinding, SecretNamespaces
 from kubeocean.runtime.clock import RealClock, VirtualClock
-from kubeocean.runtime.controller import Outcome
+from kubeocean.runtime.controller import After, Done, Outcome
 from kubeocean.runtime.kinds import SECRETS
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Meta, Untyped
@@ -146,3 +146,20 @@ async def test_texts_that_are_no_names_of_namespaces_are_not_requested() -> None
     await env.reconcile()
     assert env.requested == ("team",)
     assert "is not the name of a namespace" in env.requests.obstacle("a/b")
+
+
+async def test_a_request_is_decided_again_until_the_caches_show_whether_it_is_needed() -> None:
+    env = RequestsEnv(requested=("team",))
+    env.needed["team"] = None
+    for _ in range(3):
+        outcome = await env.reconcile()
+        assert isinstance(outcome, After)
+        await env.clock.advance(outcome.seconds)
+    assert env.requested == ("team",)
+    env.needed["team"] = False
+    outcome = await env.reconcile()
+    if isinstance(outcome, After):
+        await env.clock.advance(outcome.seconds)
+        outcome = await env.reconcile()
+    assert env.requested == ()
+    assert isinstance(outcome, Done)
