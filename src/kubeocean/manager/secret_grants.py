@@ -48,6 +48,7 @@ __all__ = ["SecretGrants", "kubeconfig_namespaces_of"]
 
 _COMPONENT: Final = "secret-reader"
 _OWNER: Final = "owner"
+_BOUND: Final = "Bound"  # phase of a volume
 _SYNC_TIMEOUT_S: Final = 10.0
 _VERIFY_S: Final = 30.0  # from a refusal until the same request is verified again
 _ROLE_BINDINGS: Final[Resource[Any]] = KINDS["RoleBinding"]
@@ -320,16 +321,21 @@ class _Proof:
         return self._nodes[node]
 
     async def _claims_by_namespace(self) -> dict[str, set[str]]:
-        """Return the namespaces of claims whose volumes name Secrets, by that of the Secrets."""
+        """Return the namespaces of claims whose volumes name Secrets, by that of the Secrets.
+
+        A volume whose claim is gone, or does not exist yet, still names it.
+        """
         controllers = self._binding.spec.trusts_fully
         found: dict[str, set[str]] = {}
         async with aclosing(self._client.pages(_VOLUMES, keep_raw=True)) as parts:
             async for part in parts:
                 for volume in part.items:
                     content = volume.content()
-                    if claimed_in := claim_of(content).namespace:
-                        for secret in secrets_of(content, controllers=controllers):
-                            found.setdefault(secret.namespace, set()).add(claimed_in)
+                    if (content.get("status") or {}).get("phase") != _BOUND:
+                        continue
+                    claimed_in = claim_of(content).namespace
+                    for secret in secrets_of(content, controllers=controllers):
+                        found.setdefault(secret.namespace, set()).add(claimed_in)
         return found
 
 
