@@ -43,6 +43,9 @@ from support.wait import until
 SYSTEM = DEFAULT.system_namespace
 SOURCES: tuple[Resource[Any], ...] = (SECRETS, CONFIG_MAPS)
 LABELLED = MergePatch({"metadata": {"labels": {"marked": "yes"}}})
+# The garbage collector deletes an object whose owners do not exist.
+ABSENT = {"apiVersion": "v1", "kind": "ConfigMap", "name": "absent", "uid": "absent"}
+ORPHANED = MergePatch({"metadata": {"ownerReferences": [ABSENT]}})
 
 
 @dataclass
@@ -180,7 +183,15 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
         for data in ({"a": "Yg=="}, {"a": None}, {"b": "Yg=="}):
             patch = MergePatch({"data": data})
             assert await denied(bound.syncer.patch(resource, name, patch, bound.namespace))
+        for patch in (MergePatch({"immutable": True}), ORPHANED):
+            assert await denied(bound.syncer.patch(resource, name, patch, bound.namespace))
         assert await denied(bound.syncer.patch(resource, name, LABELLED, SYSTEM))
+        # Only the owner of a source lets changes of the copy flow back.
+        asked = MergePatch({"metadata": {"annotations": {DEFAULT.sync_back: "true"}}})
+        assert await denied(bound.syncer.patch(resource, name, asked, bound.namespace))
+        await bound.admin.patch(resource, name, asked, bound.namespace)
+        await bound.syncer.patch(resource, name, change, bound.namespace)
+        assert await denied(bound.syncer.patch(resource, name, ORPHANED, bound.namespace))
 
 
 async def test_a_syncer_marks_volumes_and_claims_and_does_not_rebind_them(bound: Bound) -> None:
@@ -208,6 +219,7 @@ async def test_a_syncer_marks_volumes_and_claims_and_does_not_rebind_them(bound:
     assert await denied(
         bound.syncer.patch(VOLUMES.sources, name, MergePatch({"spec": {"csi": secret}}))
     )
+    assert await denied(bound.syncer.patch(VOLUMES.sources, name, ORPHANED))
     await bound.syncer.patch(CLAIMS.sources, name, LABELLED, bound.namespace)
     assert await denied(
         bound.syncer.patch(
