@@ -213,7 +213,7 @@ class NamespaceRequests(Generic[ObjectT]):
         for state, count in (
             ("granted", lambda: len(self._state.granted or ())),
             ("refused", lambda: len(self._state.refused or ())),
-            ("waiting", lambda: len(self._asked)),
+            ("waiting", lambda: len(self._asked.keys() - self._refused)),
         ):
             gauge.labels(state=state).set_function(count)
         clusters.bindings.on_change(self._binding_changed)
@@ -222,6 +222,10 @@ class NamespaceRequests(Generic[ObjectT]):
     def _state(self) -> SecretNamespaces:
         binding = self._clusters.binding
         return binding.status.secret_namespaces if binding is not None else SecretNamespaces()
+
+    @property
+    def _refused(self) -> set[str]:
+        return {each.namespace for each in self._state.refused or ()}
 
     def on_change(self, handler: Callable[[str], None]) -> None:
         """Call the handler with each namespace that was refused, or lost its grant."""

@@ -6,7 +6,12 @@ from typing import Any
 
 import msgspec
 
-from kubeocean.api.bindings import BindingStatus, ClusterBinding, SecretNamespaces
+from kubeocean.api.bindings import (
+    BindingStatus,
+    ClusterBinding,
+    RefusedNamespace,
+    SecretNamespaces,
+)
 from kubeocean.runtime.clock import RealClock, VirtualClock
 from kubeocean.runtime.controller import After, Done, Outcome
 from kubeocean.runtime.kinds import SECRETS
@@ -163,3 +168,18 @@ async def test_a_request_is_decided_again_until_the_caches_show_whether_it_is_ne
         outcome = await env.reconcile()
     assert env.requested == ()
     assert isinstance(outcome, Done)
+
+
+async def test_a_namespace_counts_in_one_state_only() -> None:
+    env = RequestsEnv()
+    for namespace in ("granted", "refused", "waiting"):
+        env.needed[namespace] = True
+        env.requests.request(namespace)
+    await env.reconcile()
+    refused = (RefusedNamespace("refused", "belongs to others"),)
+    env.show(requested=env.requested, granted=("granted",), refused=refused)
+    counts = [
+        env.metrics.value("kubeocean_syncer_secret_namespaces", {"state": state})
+        for state in ("granted", "refused", "waiting")
+    ]
+    assert counts == [1, 1, 1]
