@@ -315,15 +315,17 @@ class NamespaceRequests(Generic[ObjectT]):
     def _release(self, now: float) -> set[str]:
         """Return the namespaces that were to be checked until `now` and are not needed.
 
-        Those of which that is not known are checked again later.
+        Those of which that is not known are checked again later. A refused namespace is checked at
+        once: there is no grant to keep, and a new request is verified sooner than an old one.
         """
-        due = {each for each, at in self._checked.items() if at <= now}
-        unneeded: set[str] = set()
-        for namespace in due:
+        refused, unneeded = self._refused, set[str]()
+        for namespace in [
+            each for each, at in self._checked.items() if at <= now or each in refused
+        ]:
             del self._checked[namespace]
             match self._is_needed(namespace):
                 case None:
-                    self.check(namespace)
+                    self._checked[namespace] = now + RELEASE_S
                 case False:
                     unneeded.add(namespace)
         return unneeded

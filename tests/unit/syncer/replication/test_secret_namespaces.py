@@ -183,3 +183,21 @@ async def test_a_namespace_counts_in_one_state_only() -> None:
         for state in ("granted", "refused", "waiting")
     ]
     assert counts == [1, 1, 1]
+
+
+async def test_a_refused_request_is_withdrawn_with_its_last_use() -> None:
+    """A namespace that is deleted and created again is requested anew, and verified at once."""
+    env = RequestsEnv()
+    env.needed["team"] = True
+    env.requests.request("team")
+    await env.reconcile()
+    env.show(requested=("team",), refused=(RefusedNamespace("team", "is being terminated"),))
+    await env.reconcile()
+    assert env.requested == ("team",)
+    env.needed["team"] = None
+    env.requests.check("team")
+    assert isinstance(await env.reconcile(), After)
+    assert env.requested == ("team",)
+    env.needed["team"] = False
+    await env.reconcile()
+    assert env.requested == ()
