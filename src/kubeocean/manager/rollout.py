@@ -168,7 +168,9 @@ class Rollout:
         self._reserved = namespaces
 
     def _reserved_namespaces(self) -> Collection[str]:
-        return {*self._reserved(), *self.syncer_homes()}
+        """Return the namespaces of syncers and proxiers, and those of `reserve`."""
+        rolled_out = (namespace for _, namespace in self._plans.namespaces())
+        return {*self._reserved(), self._domain.system_namespace, *rolled_out}
 
     def on_templates(self, handler: Callable[[], None]) -> None:
         """Call `handler` when each binding needs `ensure`: after the templates changed, and after

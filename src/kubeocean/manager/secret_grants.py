@@ -8,7 +8,7 @@ and lists the namespace as granted. A RoleBinding exists until the syncer does n
 namespace any more, or the binding is deleted.
 
 Namespaces that hold Secrets of Kubeocean or of Kubernetes itself are never granted: the system
-namespaces, those of syncers, and those of all bindings' kubeconfigs and proxier certificates.
+namespaces, those of syncers and proxiers, and those of all bindings' kubeconfigs and certificates.
 RoleBindings of the same name that belong to others are neither changed nor deleted.
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.api.bindings import CLUSTER_BINDINGS, SecretNamespaces
+from kubeocean.api.bindings import CLUSTER_BINDINGS, RefusedNamespace, SecretNamespaces
 from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.permissions import Permission
@@ -459,6 +459,24 @@ async def test_texts_that_are_no_names_of_namespaces_are_refused(env: ManagerEnv
             return True
 
         await until(is_decided)
+
+
+async def test_secrets_of_the_namespace_of_proxiers_are_not_granted(env: ManagerEnv) -> None:
+    """The certificate of a proxier is there, unless its binding names another namespace."""
+    async with env.managed():
+        synced = await SyncedEnv.bound(env)
+        home = await synced.new_namespace()
+        await synced.run("web")
+        await synced.request(home)
+        await until(lambda: synced.has_grant(home))
+        env.proxiers.write(proxierNamespace=home)
+
+        async def is_reserved() -> bool:
+            state = await synced.state()
+            assert state.refused == (RefusedNamespace(home, RESERVED),)
+            return not await synced.has_grant(home)
+
+        await until(is_reserved, within=30)
 
 
 async def test_an_invalid_template_withdraws_no_grant(env: ManagerEnv) -> None:
