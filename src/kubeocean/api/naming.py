@@ -26,6 +26,7 @@ __all__ = [
     "HOST_PORT_PREFIX",
     "VNODE_PREFIX",
     "host_port_pod",
+    "is_namespace",
     "label_value",
     "log_config",
     "manager_election",
@@ -57,7 +58,13 @@ _TAIL: Final = 33  # a dash and the hash
 _LOG_CONFIG_HEAD: Final = 54
 _LOG_CONFIG_HASH: Final = 6
 _PORTS: Final = PROXIER_PORT_LAST - PROXIER_PORT_FIRST + 1
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a namespace can have this name."""
+    return _NAMESPACE.fullmatch(name) is not None
 
 
 # Virtual nodes, and copies of virtual objects

@@ -168,7 +168,9 @@ class Rollout:
         self._reserved = namespaces
 
     def _reserved_namespaces(self) -> Collection[str]:
-        return {*self._reserved(), *self.syncer_homes()}
+        """Return the namespaces of syncers and proxiers, and those of `reserve`."""
+        rolled_out = (namespace for _, namespace in self._plans.namespaces())
+        return {*self._reserved(), self._domain.system_namespace, *rolled_out}
 
     def on_templates(self, handler: Callable[[], None]) -> None:
         """Call `handler` when each binding needs `ensure`: after the templates changed, and after
@@ -229,21 +231,28 @@ class Rollout:
         return RolloutResult(
             syncer=syncer,
             proxier=proxier,
-            secret_namespaces=await self._ensure_grants(binding),
+            secret_namespaces=await self._ensure_grants(binding, syncer),
             written=tuple(progress.written),
             adopted=tuple(progress.adopted),
         )
 
-    async def _ensure_grants(self, binding: ClusterBinding) -> SecretNamespaces:
+    async def _ensure_grants(
+        self, binding: ClusterBinding, syncer: ComponentState
+    ) -> SecretNamespaces:
         """Let the syncer of the binding read Secrets where it needs to; return the namespaces.
 
-        A syncer with a shared account reads Secrets of all namespaces.
+        A syncer with a shared account reads Secrets of all namespaces. Grants stay until such a
+        syncer is ready: pods of an earlier template need them, and an invalid template names no
+        account either.
         """
+        unchanged = binding.status.secret_namespaces
         if self._grants is None:
-            return binding.status.secret_namespaces
+            return unchanged
         rendered = self._plans.known(RolloutComponent.SYNCER, binding.name)
-        accounts = (each.key for each in rendered if each.resource.kind == _ACCOUNT)
-        return await self._grants.ensure(binding, next(accounts, None))
+        account = next((each.key for each in rendered if each.resource.kind == _ACCOUNT), None)
+        if account is None and not syncer.is_ready:
+            return unchanged
+        return await self._grants.ensure(binding, account)
 
     def syncers_ready(self, binding: ClusterBinding) -> int:
         """Return the number of ready syncers of the binding, from the cache."""

@@ -8,7 +8,7 @@ and lists the namespace as granted. A RoleBinding exists until the syncer does n
 namespace any more, or the binding is deleted.
 
 Namespaces that hold Secrets of Kubeocean or of Kubernetes itself are never granted: the system
-namespaces, those of syncers, and those of all bindings' kubeconfigs and proxier certificates.
+namespaces, those of syncers and proxiers, and those of all bindings' kubeconfigs and certificates.
 RoleBindings of the same name that belong to others are neither changed nor deleted.
 """
 
@@ -48,11 +48,13 @@ __all__ = ["SecretGrants", "kubeconfig_namespaces_of"]
 
 _COMPONENT: Final = "secret-reader"
 _OWNER: Final = "owner"
+_BOUND: Final = "Bound"  # phase of a volume
 _SYNC_TIMEOUT_S: Final = 10.0
 _VERIFY_S: Final = 30.0  # from a refusal until the same request is verified again
 _ROLE_BINDINGS: Final[Resource[Any]] = KINDS["RoleBinding"]
 _VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
 RESERVED: Final = "the namespace holds Secrets of Kubernetes or of Kubeocean"
+NO_NAME: Final = "this is not the name of a namespace"
 UNPROVEN: Final = "no pod on a virtual node of the binding needs Secrets of the namespace"
 
 # Version of a RoleBinding, UID of its binding, and ServiceAccount of the syncer
@@ -178,6 +180,8 @@ class SecretGrants:
 
     async def _grant(self, binding: ClusterBinding, account: Key, key: Key, proof: _Proof) -> str:
         """Create or repair a RoleBinding; return why that was refused, "" if it exists."""
+        if not naming.is_namespace(key.namespace):
+            return NO_NAME
         if key.namespace in self._domain.system_namespaces or key.namespace in self._reserved():
             return RESERVED
         if not await self.informer.caught_up(key):
@@ -319,16 +323,21 @@ class _Proof:
         return self._nodes[node]
 
     async def _claims_by_namespace(self) -> dict[str, set[str]]:
-        """Return the namespaces of claims whose volumes name Secrets, by that of the Secrets."""
+        """Return the namespaces of claims whose volumes name Secrets, by that of the Secrets.
+
+        A volume whose claim is gone, or does not exist yet, still names it.
+        """
         controllers = self._binding.spec.trusts_fully
         found: dict[str, set[str]] = {}
         async with aclosing(self._client.pages(_VOLUMES, keep_raw=True)) as parts:
             async for part in parts:
                 for volume in part.items:
                     content = volume.content()
-                    if claimed_in := claim_of(content).namespace:
-                        for secret in secrets_of(content, controllers=controllers):
-                            found.setdefault(secret.namespace, set()).add(claimed_in)
+                    if (content.get("status") or {}).get("phase") != _BOUND:
+                        continue
+                    claimed_in = claim_of(content).namespace
+                    for secret in secrets_of(content, controllers=controllers):
+                        found.setdefault(secret.namespace, set()).add(claimed_in)
         return found
 
 

@@ -35,12 +35,17 @@ from kubeocean.runtime.kinds import (
     Pod,
 )
 from kubeocean.runtime.objects import Json, Resource
+from kubeocean.syncer.replication.kinds.claims import CLAIMS
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES
 from support.rollout_env import binding_body, roll_out
 from support.wait import until
 
 SYSTEM = DEFAULT.system_namespace
 SOURCES: tuple[Resource[Any], ...] = (SECRETS, CONFIG_MAPS)
 LABELLED = MergePatch({"metadata": {"labels": {"marked": "yes"}}})
+# The garbage collector deletes an object whose owners do not exist.
+ABSENT = {"apiVersion": "v1", "kind": "ConfigMap", "name": "absent", "uid": "absent"}
+ORPHANED = MergePatch({"metadata": {"ownerReferences": [ABSENT]}})
 
 
 @dataclass
@@ -178,7 +183,70 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
         for data in ({"a": "Yg=="}, {"a": None}, {"b": "Yg=="}):
             patch = MergePatch({"data": data})
             assert await denied(bound.syncer.patch(resource, name, patch, bound.namespace))
+        for patch in (MergePatch({"immutable": True}), ORPHANED):
+            assert await denied(bound.syncer.patch(resource, name, patch, bound.namespace))
         assert await denied(bound.syncer.patch(resource, name, LABELLED, SYSTEM))
+        # Only the owner of a source lets changes of the copy flow back.
+        asked = MergePatch({"metadata": {"annotations": {DEFAULT.sync_back: "true"}}})
+        assert await denied(bound.syncer.patch(resource, name, asked, bound.namespace))
+        await bound.admin.patch(resource, name, asked, bound.namespace)
+        await bound.syncer.patch(resource, name, change, bound.namespace)
+        assert await denied(bound.syncer.patch(resource, name, ORPHANED, bound.namespace))
+
+
+async def test_a_syncer_marks_volumes_and_claims_and_does_not_rebind_them(bound: Bound) -> None:
+    """The manager grants Secrets that the volume of a claim names, so claims must be true."""
+    name = f"v-{bound.cluster_id}"
+    sized = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    claim_ref = {"namespace": "elsewhere", "name": "claim"}
+    volume = sized | {
+        "capacity": {"storage": "1Gi"},
+        "claimRef": claim_ref,
+        "csi": {"driver": "d", "volumeHandle": "h"},
+    }
+    claim = sized | {"resources": {"requests": {"storage": "1Gi"}}}
+    await bound.admin.create(VOLUMES.sources, {"metadata": {"name": name}, "spec": volume})
+    body = {"metadata": {"name": name}, "spec": claim}
+    await bound.admin.create(CLAIMS.sources, body, namespace=bound.namespace)
+    rebound = MergePatch({"spec": {"claimRef": {"namespace": bound.namespace, "name": name}}})
+
+    async def limited() -> bool:
+        return bool(await denied(bound.syncer.patch(VOLUMES.sources, name, rebound)))
+
+    await until(limited, within=30)
+    await bound.syncer.patch(VOLUMES.sources, name, LABELLED)
+    secret = {"controllerExpandSecretRef": {"name": "s", "namespace": "kube-system"}}
+    assert await denied(
+        bound.syncer.patch(VOLUMES.sources, name, MergePatch({"spec": {"csi": secret}}))
+    )
+    assert await denied(bound.syncer.patch(VOLUMES.sources, name, ORPHANED))
+    await bound.syncer.patch(CLAIMS.sources, name, LABELLED, bound.namespace)
+    assert await denied(
+        bound.syncer.patch(
+            CLAIMS.sources, name, MergePatch({"spec": {"volumeName": name}}), bound.namespace
+        )
+    )
+
+
+async def test_a_syncer_does_not_change_the_spec_of_its_binding(bound: Bound) -> None:
+    """The spec decides how far the worker is trusted, and which account the syncer has."""
+    own = bound.cluster_id
+
+    def patch(**fields: object) -> Awaitable[object]:
+        return bound.syncer.patch(CLUSTER_BINDINGS, own, MergePatch(fields))
+
+    async def limited() -> bool:
+        return bool(await denied(patch(spec={"workerTrust": "Full"})))
+
+    await until(limited, within=30)
+    assert await denied(patch(spec={"secretRef": {"namespace": "elsewhere"}}))
+    namespace = DEFAULT.logs_proxy_secret_namespace
+    assert await denied(patch(metadata={"annotations": {namespace: "elsewhere"}}))
+    marks = {"finalizers": [DEFAULT.finalizer_syncer], "annotations": {DEFAULT.fleet_identity: "u"}}
+    await patch(metadata=marks)
+    status = MergePatch({"status": {"secretNamespaces": {"requested": ["a"]}}})
+    await bound.syncer.patch(CLUSTER_BINDINGS, own, status, subresource="status")
+    await bound.admin.patch(CLUSTER_BINDINGS, own, MergePatch({"metadata": {"finalizers": None}}))
 
 
 async def test_a_syncer_changes_the_tables_of_rings_and_no_other_config_map(bound: Bound) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.api.bindings import CLUSTER_BINDINGS, SecretNamespaces
+from kubeocean.api.bindings import CLUSTER_BINDINGS, RefusedNamespace, SecretNamespaces
 from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.permissions import Permission
 from kubeocean.manager.rendering import KINDS
-from kubeocean.manager.secret_grants import RESERVED, UNPROVEN
+from kubeocean.manager.secret_grants import NO_NAME, RESERVED, UNPROVEN
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Untyped
@@ -25,6 +25,7 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.controller import PodController
 from kubeocean.syncer.replication import secret_namespaces
 from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
+from kubeocean.syncer.replication.kinds.volumes import VOLUMES
 from kubeocean.syncer.replication.pod_copies import PodCopies
 from support.background import running
 from support.manager_env import SYSTEM, ManagerEnv
@@ -126,6 +127,23 @@ class SyncedEnv(PodEnv):
         """Write requested namespaces to the status of the binding, as the syncer does."""
         patch = MergePatch({"status": {"secretNamespaces": {"requested": list(namespaces)}}})
         await self.computing_api.patch(CLUSTER_BINDINGS, self.name, patch, subresource="status")
+
+    async def claim(self, secrets: str, *, field: str, phase: str = "Bound") -> None:
+        """Create a volume that a claim here is bound to, with a Secret in another namespace."""
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": self.namespace, "name": "claim", "uid": "of-the-claim"},
+            "csi": {
+                "driver": "d", "volumeHandle": secrets,
+                field: {"name": "s", "namespace": secrets},
+            },
+        }  # fmt: skip
+        volumes, name = VOLUMES.sources, f"pv-{secrets}"
+        await self.computing_api.create(volumes, {"metadata": {"name": name}, "spec": spec})
+        # As the binder of kube-controller-manager, which these clusters do not run.
+        status = MergePatch({"status": {"phase": phase}})
+        await self.computing_api.patch(volumes, name, status, subresource="status")
 
     def grant(self, namespace: str) -> Key:
         return Key(namespace, f"{self.syncer_account}-secrets")
@@ -392,33 +410,21 @@ async def test_the_manager_verifies_the_namespaces_that_a_syncer_requests(env: M
         volumes = await synced.new_namespace()
         home = await synced.new_namespace()
         await synced.run("web")
-        for namespace, field in (
-            (drivers, "nodePublishSecretRef"),
-            (volumes, "controllerPublishSecretRef"),
-        ):
-            spec = {
-                "capacity": {"storage": "1Gi"},
-                "accessModes": ["ReadWriteOnce"],
-                "claimRef": {"namespace": home, "name": "claim"},
-                "csi": {
-                    "driver": "d", "volumeHandle": namespace,
-                    field: {"name": "s", "namespace": namespace},
-                },
-            }  # fmt: skip
-            body = {
-                "apiVersion": "v1", "kind": "PersistentVolume",
-                "metadata": {"name": f"pv-{namespace}"}, "spec": spec,
-            }  # fmt: skip
-            await env.computing_client.request_json("POST", "/api/v1/persistentvolumes", body=body)
-        requested = (home, drivers, volumes, unproven, kubeconfigs, SYSTEM, "kube-system", "absent")
+        released = await synced.new_namespace()
+        synced.namespace = home
+        await synced.claim(drivers, field="nodePublishSecretRef")
+        await synced.claim(volumes, field="controllerPublishSecretRef")
+        await synced.claim(released, field="nodePublishSecretRef", phase="Released")
+        unproved, reserved = (volumes, released, unproven), (kubeconfigs, SYSTEM, "kube-system")
+        requested = (home, drivers, *unproved, *reserved, "absent")
         await synced.request(*requested)
 
         async def is_decided() -> bool:
             state = await synced.state()
             reasons = {each.namespace: each.reason for each in state.refused or ()}
             assert state.granted == tuple(sorted((home, drivers)))
-            assert reasons == dict.fromkeys((volumes, unproven, "absent"), UNPROVEN) | (
-                dict.fromkeys((kubeconfigs, SYSTEM, "kube-system"), RESERVED)
+            assert reasons == dict.fromkeys((*unproved, "absent"), UNPROVEN) | (
+                dict.fromkeys(reserved, RESERVED)
             )
             return True
 
@@ -435,6 +441,56 @@ async def test_the_manager_verifies_the_namespaces_that_a_syncer_requests(env: M
 
         await until(is_refused)
         assert not await stranger.has_grant(home)
+
+
+async def test_texts_that_are_no_names_of_namespaces_are_refused(env: ManagerEnv) -> None:
+    async with env.managed():
+        synced = await SyncedEnv.bound(env)
+        home = await synced.new_namespace()
+        await synced.run("web")
+        texts = ("", ".", "..", "../kube-system", f"{home}/pods?x=", "Upper", "a b", "ä")
+        await synced.request(home, *texts)
+
+        async def is_decided() -> bool:
+            state = await synced.state()
+            assert state.granted == (home,)
+            reasons = {each.namespace: each.reason for each in state.refused or ()}
+            assert reasons == dict.fromkeys(texts, NO_NAME)
+            return True
+
+        await until(is_decided)
+
+
+async def test_secrets_of_the_namespace_of_proxiers_are_not_granted(env: ManagerEnv) -> None:
+    """The certificate of a proxier is there, unless its binding names another namespace."""
+    async with env.managed():
+        synced = await SyncedEnv.bound(env)
+        home = await synced.new_namespace()
+        await synced.run("web")
+        await synced.request(home)
+        await until(lambda: synced.has_grant(home))
+        env.proxiers.write(proxierNamespace=home)
+
+        async def is_reserved() -> bool:
+            state = await synced.state()
+            assert state.refused == (RefusedNamespace(home, RESERVED),)
+            return not await synced.has_grant(home)
+
+        await until(is_reserved, within=30)
+
+
+async def test_an_invalid_template_withdraws_no_grant(env: ManagerEnv) -> None:
+    async with env.managed():
+        synced = await SyncedEnv.bound(env)
+        home = await synced.new_namespace()
+        await synced.run("web")
+        await synced.request(home)
+        await until(lambda: synced.has_grant(home))
+    env.syncers.write(deployment__yaml="{{ if }")
+    async with env.managed():  # a new process, which has rendered no template before
+        await env.wait_for_condition("SyncerReady", "False", "SyncerFailed")
+        assert await synced.has_grant(home)
+        assert (await synced.state()).granted == (home,)
 
 
 async def test_the_manager_cannot_grant_secrets_of_system_namespaces(env: ManagerEnv) -> None:

@@ -256,6 +256,8 @@ def test_admission_policies_name_the_kinds_and_prefixes_that_the_syncer_uses() -
     shortest = len(naming.virtual_node_prefix("a" * 60)) - 1  # of a cut prefix that ends in a dot
     whole = f"('{naming.VNODE_PREFIX}' + variables.id + '-')"
     assert expression.startswith(f"{whole}.size() > {shortest} ? {whole}.substring(0, {shortest})")
+    rules = policies["kubeocean-syncer-specs"]["matchConstraints"]["resourceRules"]
+    assert rules[-1]["apiGroups"] == [group.GROUP]
     sources = policies["kubeocean-syncer-sources"]["variables"]
     label = Names(DEFAULT.syncer, DEFAULT.sharding).role_label
     assert f"'{label}' in oldObject.metadata.labels" in sources[0]["expression"]

@@ -239,8 +239,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self.parts = (*self.parts, requests.controller)
         return requests
 
-    def _needs_namespace(self, namespace: str) -> bool:
-        """Whether sources of a namespace have to be read.
+    def _needs_namespace(self, namespace: str) -> bool | None:
+        """Whether sources of a namespace have to be read; None while the caches do not show that.
 
         A copy alone is no reason to request a namespace: a worker may put any namespace on a copy.
         It is a reason to keep one that is granted.
@@ -249,14 +249,17 @@ class Replicator(ReplicationLoop[Source, Copy]):
         requested = (key for key, record in self._records.items() if record.request is not None)
         if any(key.namespace == namespace for key in requested):
             return True
-        if self._has_synced() and not self.rules.needs_namespace(namespace):
-            if namespaces is None or namespace not in namespaces.namespaces:
-                return False
-            if namespaces.has_synced_in(namespace) and not any(namespaces.items_in(namespace)):
-                return any(
-                    self.source_of(copy).namespace == namespace for copy in self.copies.items()
-                )
-        return True
+        if not self._has_synced():
+            return None
+        if self.rules.needs_namespace(namespace):
+            return True
+        if namespaces is None or namespace not in namespaces.namespaces:
+            return False
+        if not namespaces.has_synced_in(namespace):
+            return None
+        return any(namespaces.items_in(namespace)) or any(
+            self.source_of(copy).namespace == namespace for copy in self.copies.items()
+        )
 
     def _retry_in(self, namespace: str) -> None:
         """Enqueue the sources of a namespace that can be read now, or not any more."""

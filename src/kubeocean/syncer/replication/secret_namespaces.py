@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, Protocol
 
+from kubeocean.api import naming
 from kubeocean.api.bindings import (
     CLUSTER_BINDINGS,
     SECRET_NAMESPACES_MOST,
@@ -181,14 +182,15 @@ class NamespacedSources(Generic[ObjectT]):
 class NamespaceRequests(Generic[ObjectT]):
     """Requests namespaces in the binding's status, and starts caches in those that are granted.
 
-    `is_needed` returns whether pods, volumes, copies or marked Secrets need a namespace.
+    `is_needed` returns whether pods, volumes, copies or marked Secrets need a namespace; None while
+    the caches do not show that.
     """
 
     def __init__(
         self,
         clusters: Clusters,
         sources: NamespacedSources[ObjectT],
-        is_needed: Callable[[str], bool],
+        is_needed: Callable[[str], bool | None],
     ) -> None:
         self._clusters = clusters
         self._sources = sources
@@ -211,7 +213,7 @@ class NamespaceRequests(Generic[ObjectT]):
         for state, count in (
             ("granted", lambda: len(self._state.granted or ())),
             ("refused", lambda: len(self._state.refused or ())),
-            ("waiting", lambda: len(self._asked)),
+            ("waiting", lambda: len(self._asked.keys() - self._refused)),
         ):
             gauge.labels(state=state).set_function(count)
         clusters.bindings.on_change(self._binding_changed)
@@ -221,12 +223,22 @@ class NamespaceRequests(Generic[ObjectT]):
         binding = self._clusters.binding
         return binding.status.secret_namespaces if binding is not None else SecretNamespaces()
 
+    @property
+    def _refused(self) -> set[str]:
+        return {each.namespace for each in self._state.refused or ()}
+
     def on_change(self, handler: Callable[[str], None]) -> None:
         """Call the handler with each namespace that was refused, or lost its grant."""
         self._handlers.append(handler)
 
     def request(self, namespace: str) -> None:
-        """Request a namespace, unless it was requested before."""
+        """Request a namespace, unless it was requested before.
+
+        A volume may name any text as a namespace. An API server refuses a status with a text that
+        is too long, and with it all other requests.
+        """
+        if not naming.is_namespace(namespace):
+            return
         if namespace not in self._asked and namespace not in self._sources.namespaces:
             self._asked[namespace] = self._clusters.clock.monotonic()
             self._enqueue()
@@ -246,6 +258,8 @@ class NamespaceRequests(Generic[ObjectT]):
 
     def obstacle(self, namespace: str) -> str:
         """Return why Secrets of a namespace cannot be read."""
+        if not naming.is_namespace(namespace):
+            return f"{namespace!r} is not the name of a namespace"
         if namespace in self._sources.namespaces:
             return f"Secrets of namespace {namespace} could not be listed"
         stored = self._state.requested or ()
@@ -286,13 +300,10 @@ class NamespaceRequests(Generic[ObjectT]):
             return Done()
         stored = set(self._state.requested or ())
         for namespace in tuple(self._asked):
-            if not self._is_needed(namespace):
+            if self._is_needed(namespace) is False:
                 del self._asked[namespace]
                 self.check(namespace)
-        due = {each for each, at in self._checked.items() if at <= now}
-        for namespace in due:
-            del self._checked[namespace]
-        unneeded = {each for each in due & stored if not self._is_needed(each)}
+        unneeded = self._release(now) & stored
         added = sorted(self._asked.keys() - stored)
         requested = sorted(stored - unneeded)
         requested += added[: max(0, SECRET_NAMESPACES_MOST - len(requested))]
@@ -300,6 +311,24 @@ class NamespaceRequests(Generic[ObjectT]):
             await self._write(binding, sorted(requested))
         next_s = min(self._checked.values(), default=None)
         return Done() if next_s is None else After(max(0.1, next_s - now))
+
+    def _release(self, now: float) -> set[str]:
+        """Return the namespaces that were to be checked until `now` and are not needed.
+
+        Those of which that is not known are checked again later. A refused namespace is checked at
+        once: there is no grant to keep, and a new request is verified sooner than an old one.
+        """
+        refused, unneeded = self._refused, set[str]()
+        for namespace in [
+            each for each, at in self._checked.items() if at <= now or each in refused
+        ]:
+            del self._checked[namespace]
+            match self._is_needed(namespace):
+                case None:
+                    self._checked[namespace] = now + RELEASE_S
+                case False:
+                    unneeded.add(namespace)
+        return unneeded
 
     async def _write(self, binding: ClusterBinding, requested: list[str]) -> None:
         body = {

@@ -10,7 +10,8 @@ To replicate one more kind:
 3. `install` cannot import the table, so it has lists of its own; a test of the table
    (`tests/unit/syncer/replication/kinds/test_table.py`) names each list that lacks the kind:
    - `roles.py`: rights to sources and copies. Run `scripts/manifests` after a change;
-   - `computing_admission.py`, `_sources`: fields of sources that a syncer must not change;
+   - `data/computing/admission.yaml`: fields of sources that a syncer must not change, in the
+     policies `-sources` and `-specs`;
    - `leave.py`, `LEFT_KINDS`: copies that `kubeocean leave` reports if they are left over.
 4. If the spec of a pod names objects of the kind, replace their names by those of the copies where
    the physical pod is forged: in `pods/forge.py`, `pods/volumes.py` or `pods/env.py`.

@@ -89,16 +89,14 @@ def test_leave_reports_left_over_copies_of_every_kind() -> None:
 
 
 def test_admission_protects_the_content_of_sources_of_every_kind() -> None:
-    """A syncer may patch sources to mark them. Most of the spec of a claim or a volume is immutable
-    for all clients; the content of other kinds is protected by `install.computing_admission`."""
-    immutable = {"persistentvolumeclaims", "persistentvolumes"}
+    """A syncer may patch sources, to mark them only."""
     rules = [
         rule
         for body in computing_admission(Values())
         if body["kind"] == "ValidatingAdmissionPolicy"
-        and body["metadata"]["name"].endswith("-sources")
+        and body["metadata"]["name"].endswith(("-sources", "-specs"))
         for rule in body["spec"]["matchConstraints"]["resourceRules"]
     ]
     protected = {resource for rule in rules for resource in rule["resources"]}
-    missing = {kind.sources.plural for kind, _ in REPLICATED_KINDS} - immutable - protected
-    assert not missing, f"install.computing_admission does not protect {sorted(missing)}"
+    missing = {kind.sources.plural for kind, _ in REPLICATED_KINDS} - protected
+    assert not missing, f"data/computing/admission.yaml does not protect {sorted(missing)}"
