@@ -13,13 +13,14 @@ from kubeocean.cli.commands import app
 from kubeocean.install.templates import proxier_files, syncer_files
 from kubeocean.install.values import Values
 from kubeocean.manager.settings import ManagerSettings
+from kubeocean.proxier.settings import ProxierSettings
 from kubeocean.runtime.flags import usage
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.settings import SyncerSettings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "safety.md").read_text(encoding="utf-8")
-PROGRAMS = {"manager": ManagerSettings, "syncer": SyncerSettings}
+PROGRAMS = {"manager": ManagerSettings, "syncer": SyncerSettings, "proxier": ProxierSettings}
 
 
 def rows() -> list[str]:
