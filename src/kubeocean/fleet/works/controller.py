@@ -43,7 +43,7 @@ from kubeocean.fleet.works.plan import (
     plan_kept_works,
     plan_works,
 )
-from kubeocean.fleet.works.report import awaits_works, names_overrides, report
+from kubeocean.fleet.works.report import awaits_works, report
 from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, placement_of_work
 from kubeocean.fleet.writes import delete, finalizers_patch, is_refusal, write_status
 from kubeocean.runtime.client import Client, MergePatch
@@ -164,7 +164,7 @@ class Works:
             return Done()
         if not binding.spec.resource_snapshot_name or not self._has_member(binding):
             return Done()
-        if names_overrides(binding):
+        if binding.spec.names_overrides:
             return await self._refresh(placement, binding)
         if not self._is_released(placement, binding):
             if not self._caches.works_of(binding):

@@ -98,6 +98,23 @@ def test_clusters_that_are_not_available_are_removed_when_no_others_are_wanted(
     assert clusters(decide([broken], 1, max_unavailable=0).remove) == [], "too few are ready"
 
 
+@pytest.mark.parametrize("conditions", [READY, SLOW])
+def test_a_release_with_overrides_of_another_hub_stays(conditions: tuple[Condition, ...]) -> None:
+    """Without its overrides, a release would change the objects in the cluster."""
+    spec = a_binding("a").spec
+    overrides = {"cluster_resource_override_snapshots": ("x-0",)}
+    for snapshot, kept in ((spec.resource_snapshot_name, ["a"]), (NEW.snapshot, [])):
+        plain = a_binding("a", snapshot=snapshot, conditions=conditions)
+        changed = msgspec.structs.replace(plain.spec, **overrides)
+        decided = decide([msgspec.structs.replace(plain, spec=changed)])
+        assert (decided.release, decided.hold) == ((), ())
+        assert clusters(decided.overridden) == kept
+    unwanted = msgspec.structs.replace(
+        plain, spec=msgspec.structs.replace(changed, state="Unscheduled")
+    )
+    assert clusters(decide([unwanted], 0).remove) == ["a"]
+
+
 def test_a_cluster_with_a_deleting_binding_waits() -> None:
     """The Works of both bindings have the same names."""
     old = a_binding("a", deleting=True)
