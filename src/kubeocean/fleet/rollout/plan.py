@@ -136,6 +136,7 @@ def plan(
     removed = removals[:most]
     updated = updates[: most - len(removed)]
     ended = idle if spare >= 0 else []
+    stays = len(idle) - len(ended) + len(removals) - len(removed)
     most_new = max(target + _number(strategy.max_surge, target) - becoming, 0)
     bound = binds[:most_new]
     held += [*updates[len(updated) :], *binds[len(bound) :]]
@@ -145,7 +146,7 @@ def plan(
         hold=tuple(held),
         overridden=tuple(overridden),
         confirm=tuple(confirm),
-        again_s=min(waits, default=None) if held or removals[len(removed) :] else None,
+        again_s=min(waits, default=None) if held or stays else None,
     )
 
 

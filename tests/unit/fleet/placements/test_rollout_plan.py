@@ -135,6 +135,18 @@ def test_objects_that_cannot_be_tracked_count_after_a_while() -> None:
     assert clusters(late.release) == ["a"]
 
 
+def test_an_unwanted_cluster_is_removed_as_soon_as_others_count_as_available() -> None:
+    """No event tells that objects which cannot be tracked have become available."""
+    available = condition("Available", reason="NotAllWorkAreAvailabilityTrackable")
+    wanted = a_binding("a", snapshot=NEW.snapshot, conditions=(*READY[:-1], available))
+    broken = a_binding("b", conditions=SLOW, state="Unscheduled")
+    limits = RollingUpdate(0, 1, 30)
+    early = plan([wanted, broken], 1, NEW, limits, TIME + timedelta(seconds=10))
+    assert (early.remove, early.again_s) == ((), 20)
+    late = plan([wanted, broken], 1, NEW, limits, TIME + timedelta(seconds=30))
+    assert (clusters(late.remove), late.again_s) == (["b"], None)
+
+
 def test_a_binding_that_was_held_and_is_current_is_confirmed() -> None:
     held = condition("RolloutStarted", "False", "RolloutNotStartedYet")
     current = a_binding("a", snapshot=NEW.snapshot, conditions=(held,))
