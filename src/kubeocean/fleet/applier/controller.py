@@ -560,6 +560,7 @@ class WorkApplier:
         if FINALIZER_WORK not in finalizers:
             return  # released, as the member leaves: placed objects stay
         self._pool.need(key.name, ())
+        record.results.clear()  # objects that other Works name go on changing
         applied_work = self._applied_works.get(key.name)
         if applied_work is None:
             await self._applied_works.check_gone(key.name)
