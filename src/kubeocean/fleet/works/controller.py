@@ -316,7 +316,7 @@ class Works:
 
     async def _refresh(self, placement: Key, binding: Binding) -> Outcome:
         """Write the status of a binding from the status of its Works."""
-        works = self._caches.works_of(binding)
+        works = _reporting(self._caches.works_of(binding))
         if awaits_works(binding, works):
             record = self._records.get(binding.key)
             if record is not None:
@@ -427,6 +427,11 @@ class Works:
             for work in works:
                 await self._delete_work(key, work)
         return Done()
+
+
+def _reporting(works: list[CachedWork]) -> list[CachedWork]:
+    """Return the Works without obsolete ones, whose objects may take long to be deleted."""
+    return [work for work in works if not work.deleting] or works
 
 
 def _report_back_of(placement: Placement) -> ReportBackStrategy:

@@ -303,6 +303,34 @@ async def test_many_bytes_are_split(env: PlacementEnv) -> None:
         await env.completed(key, a)
 
 
+async def test_an_obsolete_work_that_stays_in_deletion_delays_nothing(env: PlacementEnv) -> None:
+    """A finalizer of an object in the member can hold its Work for minutes."""
+    (a,) = await env.join("a")
+    for number in range(2):
+        body = {"metadata": {"name": f"large{number}"}, "data": {"text": "x" * 500_000}}
+        await env.client.create(CONFIG_MAPS, body, namespace=env.namespace)
+    key = await env.place(config_map_selector(), namespace=env.namespace)
+    main = f"{key.namespace}.{key.name}-work"
+    async with env.controlling():
+        async with env.reporting():
+            await env.completed(key, a, index="0")
+        for work in await env.works(key):
+            held = MergePatch({"metadata": {"finalizers": ["example.com/hold"]}})
+            await env.client.patch(WORKS, work.name, held, work.namespace)
+        await env.client.delete(CONFIG_MAPS, "large1", env.namespace, uid=None)
+
+        async def is_obsolete() -> bool:
+            return any(work.deleting for work in await env.works(key))
+
+        await until(is_obsolete)
+        (work,) = [each for each in await env.works(key) if each.name == main]
+        applied = work_status(work, Applied="Applied", Available="Available")
+        report = MergePatch({"status": applied})
+        await env.client.patch(WORKS, work.name, report, work.namespace, subresource="status")
+        await env.completed(key, a, index="1")
+        assert len(await env.works(key)) == 2
+
+
 async def test_history_keeps_to_its_limit(env: PlacementEnv) -> None:
     (a,) = await env.join("a")
     await env.config_map("settings")
