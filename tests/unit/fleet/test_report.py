@@ -344,6 +344,19 @@ def test_how_a_left_over_is_removed() -> None:
     assert removal_of(owned(FOREIGN, ours), OWNER) == DropOwner(patch)
 
 
+def test_how_a_left_over_is_handed_over() -> None:
+    heir = Owner("heir", "h")
+    for before, after in (
+        ([OWNER.reference()], [heir.reference()]),
+        ([heir.reference(), OWNER.reference()], [heir.reference()]),
+        ([FOREIGN, OWNER.reference()], [FOREIGN, heir.reference()]),
+    ):
+        patch = MergePatch({"metadata": {"ownerReferences": after, "resourceVersion": "7"}})
+        assert removal_of(owned(*before), OWNER, heir) == DropOwner(patch)
+    assert removal_of(owned(FOREIGN), OWNER, heir) == LeaveAlone()
+    assert removal_of(None, OWNER, heir) == LeaveAlone()
+
+
 # --- back-off
 
 

@@ -67,6 +67,11 @@ class ResourceBindingSpec(Part, frozen=True):
         ApplyStrategy()
     )
 
+    @property
+    def names_overrides(self) -> bool:
+        """Whether the release has override snapshots, which only other hubs write."""
+        return bool(self.cluster_resource_override_snapshots or self.resource_override_snapshots)
+
 
 class ResourceBindingStatus(Part, frozen=True):
     """Progress of the binding's release in the cluster."""

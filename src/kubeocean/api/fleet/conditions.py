@@ -16,6 +16,7 @@ __all__ = [
     "AVAILABLE",
     "DIFF_REPORTED",
     "INVALID_SELECTORS",
+    "NO_OVERRIDES",
     "OVERRIDDEN",
     "OVERRIDE_FAILED",
     "REPORT_DIFF",
@@ -233,6 +234,7 @@ STATUS_SYNC_SUCCEEDED: Final = (
 )
 STATUS_SYNC_FAILED: Final = "Failed to create or update ClusterResourcePlacementStatus: {error}"
 OVERRIDE_FAILED: Final = "Failed to apply the override rules on the resources: {error}"
+NO_OVERRIDES: Final = "This hub applies no overrides; the Works of this cluster stay as they are"
 WORK_SYNC_FAILED: Final = "Failed to synchronize the work to the latest: {error}"
 
 

@@ -20,6 +20,7 @@ objects are deleted (see `deletion`); a member that leaves the fleet keeps them 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -27,7 +28,11 @@ import msgspec
 
 from kubeocean.api.fleet.conditions import ManifestReason, WorkCondition
 from kubeocean.api.fleet.hashes import content_hash
-from kubeocean.api.fleet.names import FIELD_MANAGER, FINALIZER_WORK
+from kubeocean.api.fleet.names import (
+    ANNOTATION_PARENT_SNAPSHOT,
+    FIELD_MANAGER,
+    FINALIZER_WORK,
+)
 from kubeocean.api.fleet.strategies import (
     ApplyStrategy,
     ApplyStrategyType,
@@ -51,7 +56,7 @@ from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
 from kubeocean.fleet.applier.metrics import ApplierMetrics
 from kubeocean.fleet.applier.objects import MemberObjects, PassFacts
 from kubeocean.fleet.applier.plan import Result, check_strategy, rejected
-from kubeocean.fleet.applier.records import Backoff, WorkRecord
+from kubeocean.fleet.applier.records import Backoff, ObjectIdentity, WorkRecord
 from kubeocean.fleet.applier.report import Processed, work_status
 from kubeocean.fleet.applier.stores import AppliedWorks, HubWorks, version_of
 from kubeocean.fleet.pool import ChangedPart, ObjectRef, WatchPool
@@ -72,6 +77,8 @@ WORKERS: Final = 5
 OUTAGE_S: Final = 60.0  # longer outages of a member are reported in the status of its Works
 STATUS_DELAY_S: Final = 1.0  # collects changes of status, and of definitions
 OBJECT_INTERVAL_S: Final = 1.0  # between passes after changes of objects, which may be endless
+
+_HAND_OVER_S: Final = 5.0  # until the deletion of a Work that waits for others is tried again
 
 RETRY_LIMIT_S: Final = 10.0  # after an outage Works are up to date again within this time
 _MANY: Final = 200  # manifests; the report on more of them would block the event loop for too long
@@ -131,6 +138,7 @@ class WorkApplier:
         self._clock = clock
         self._backoff = backoff or Backoff()
         self._records: dict[Key, WorkRecord] = {}
+        self._waiting: set[Key] = set()  # Works that remove objects when others have been read
         member = member.with_field_manager(FIELD_MANAGER)
         self._works = HubWorks(hub, namespace, clock=clock, metrics=metrics)
         self._applied_works = AppliedWorks(member, namespace, clock=clock, metrics=metrics)
@@ -211,6 +219,8 @@ class WorkApplier:
     # Events
 
     def _on_work(self, old: Untyped | None, new: Untyped | None) -> None:
+        if new is None or new.deleting:
+            self._end_waits()
         if new is None:
             assert old is not None
             self._controller.enqueue(old.key, priority=_WORK)
@@ -225,6 +235,8 @@ class WorkApplier:
     def _on_applied_work(self, old: Untyped | None, new: Untyped | None) -> None:
         subject = new or old
         assert subject is not None
+        if old is None:
+            self._end_waits()
         key = Key(self.namespace, subject.name)
         record = self._records.get(key)
         if record is None or record.is_busy:
@@ -341,6 +353,7 @@ class WorkApplier:
         spec = work.get("spec") or {}
         read = await self._manifests.read((spec.get("workload") or {}).get("manifests") or ())
         record.lacks_kinds = read.lacks_kinds
+        self._note_objects(work, read, record)
         self._pool.need(name, read.watchable)
         settings, problem = _settings_of(spec)
         if applied_work["metadata"].get("deletionTimestamp"):
@@ -393,7 +406,7 @@ class WorkApplier:
     ) -> list[Identifier]:
         """Remove objects that no manifest names any more, after reading the Work once more.
 
-        Returns the left-overs that could not be removed.
+        Returns the left-overs that could not be removed, or not yet.
 
         :raises Conflict: the Work has changed since it was cached.
         """
@@ -401,7 +414,76 @@ class WorkApplier:
         if not identifiers:
             return []
         await self._works.check_unchanged(work)
-        return await self._manifests.remove(identifiers, owner)
+        heirs = self._heirs(work)
+        if heirs is None:
+            return list(identifiers)
+        return await self._remove(identifiers, owner, heirs)
+
+    async def _remove(
+        self,
+        identifiers: Iterable[Identifier],
+        owner: Owner,
+        heirs: Mapping[ObjectIdentity, Owner],
+    ) -> list[Identifier]:
+        unremoved = await self._manifests.remove(identifiers, owner, heirs)
+        for heir in {heirs[each.object] for each in identifiers if each.object in heirs}:
+            self._controller.enqueue(Key(self.namespace, heir.name), priority=_OBJECT)
+        return unremoved
+
+    # Objects that move to another Work of their binding
+
+    def _note_objects(self, work: Json, read: ReadManifests, record: WorkRecord) -> None:
+        """Note which objects a Work names; other Works of its binding may wait for that."""
+        version = _generation(work), _release(work["metadata"].get("annotations"))
+        if record.version != version:
+            record.version = version
+            record.named = frozenset(each.object for each in read.identifiers)
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        """Enqueue the Works that wait for another one."""
+        waiting, self._waiting = self._waiting, set()
+        for key in waiting:
+            self._controller.enqueue(key, priority=_OBJECT)
+
+    def _heirs(self, work: Json) -> dict[ObjectIdentity, Owner] | None:
+        """Return the AppliedWorks of the other Works of a binding, by the objects that these name.
+
+        None while another Work has not been read, has no AppliedWork, or has another release: an
+        object that this Work no longer names may be in that Work.
+        """
+        metadata = work["metadata"]
+        release = _release(metadata.get("annotations"))
+        is_deleted = bool(metadata.get("deletionTimestamp"))
+        heirs: dict[ObjectIdentity, Owner] = {}
+        for other in self._works.others_of_binding(work):
+            version = other.metadata.generation, _release(other.annotations)
+            record, owner = self._records.get(other.key), self._applied_works.get(other.name)
+            is_read = record is not None and (record.uid, record.version) == (other.uid, version)
+            is_same_release = is_deleted or not release or version[1] in ("", release)
+            if record is None or not is_read or not is_same_release:
+                break
+            if not record.named:
+                continue
+            if owner is None or owner.deleting:
+                break
+            heirs |= dict.fromkeys(record.named, Owner(owner.name, owner.uid))
+        else:
+            return heirs
+        self._waiting.add(Key(self.namespace, metadata["name"]))
+        return None
+
+    async def _hand_over(self, work: Json, applied_work: Json) -> bool:
+        """Hand over the objects of a deleted Work that other Works of its binding name.
+
+        Returns False if objects are left that may have to be handed over.
+        """
+        heirs = self._heirs(work)
+        if heirs is None:
+            return False
+        moved = [each for each in left_overs(work, applied_work, ()) if each.object in heirs]
+        metadata = applied_work["metadata"]
+        return not await self._remove(moved, Owner(metadata["name"], metadata["uid"]), heirs)
 
     def _check_answers(self, outcomes: ManifestOutcomes, record: WorkRecord) -> None:
         """Raise the error of a member that does not answer, for the first minute of an outage.
@@ -478,6 +560,7 @@ class WorkApplier:
         if FINALIZER_WORK not in finalizers:
             return  # released, as the member leaves: placed objects stay
         self._pool.need(key.name, ())
+        record.results.clear()  # objects that other Works name go on changing
         applied_work = self._applied_works.get(key.name)
         if applied_work is None:
             await self._applied_works.check_gone(key.name)
@@ -485,8 +568,17 @@ class WorkApplier:
             _log.info("Deleted objects of Work", work=key.name)
             return
         await self._works.check_unchanged(work)
-        wait_s = await self._deletion.advance(work, applied_work.content())
+        content = applied_work.content()
+        if not applied_work.deleting and not await self._hand_over(work, content):
+            self._controller.queue.add_after(key, _HAND_OVER_S, priority=_SCHEDULED)
+            return
+        wait_s = await self._deletion.advance(work, content)
         self._controller.queue.add_after(key, wait_s, priority=_SCHEDULED)
+
+
+def _release(annotations: Mapping[str, str] | None) -> str:
+    """Return the name of the resource snapshot whose objects a Work has."""
+    return (annotations or {}).get(ANNOTATION_PARENT_SNAPSHOT, "")
 
 
 def _generation(work: Json) -> int:

@@ -4,6 +4,10 @@ They are found by the lists that are written before objects are applied: the sta
 AppliedWork and, as KubeFleet's agents write it, the status of the Work. A left-over is deleted only
 if the AppliedWork is its only owner. With several owners only the reference to the AppliedWork is
 removed; an object without that reference stays as it is.
+
+An object moves from one Work of a binding to another if the resource snapshots of a placement are
+divided differently, for example after an object was added. Such an object is handed over to the
+AppliedWork of the other Work, its heir. Deleting it would delete what it contains, too.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DropOwner:
-    """Removal of a left-over: drop the AppliedWork's owner reference with this patch."""
+    """Removal of a left-over: drop or replace the AppliedWork's owner reference by this patch."""
 
     patch: MergePatch
 
@@ -81,8 +85,11 @@ def _may_have_been_applied(entry: Json) -> bool:
     return applied.get("status") == "True" or applied.get("reason") == ManifestReason.PREPARING
 
 
-def removal_of(live: Json | None, owner: Owner) -> Removal:
-    """Return how a left-over is removed: deleted, released by its AppliedWork, or left alone."""
+def removal_of(live: Json | None, owner: Owner, heir: Owner | None = None) -> Removal:
+    """Return how a left-over is removed: deleted, released by its AppliedWork, or left alone.
+
+    :param heir: the AppliedWork of the Work that contains the object now.
+    """
     if live is None:
         return LeaveAlone()
     metadata = live["metadata"]
@@ -90,6 +97,8 @@ def removal_of(live: Json | None, owner: Owner) -> Removal:
     others = [reference for reference in references if not owner.is_named_by(reference)]
     if len(others) == len(references):
         return LeaveAlone()
+    if heir is not None:
+        others = [each for each in others if not heir.is_named_by(each)] + [heir.reference()]
     if not others:
         return LeaveAlone() if metadata.get("deletionTimestamp") else Delete(metadata["uid"])
     version = metadata.get("resourceVersion")

@@ -39,7 +39,12 @@ from kubeocean.fleet.applier.manifests import (
 from kubeocean.fleet.applier.objects import NO_ANSWER, MemberObjects, PassFacts
 from kubeocean.fleet.applier.ordering import apply_order, delete_order
 from kubeocean.fleet.applier.plan import Result, not_read, rejected
-from kubeocean.fleet.applier.records import Remembered, WorkRecord, without_content
+from kubeocean.fleet.applier.records import (
+    ObjectIdentity,
+    Remembered,
+    WorkRecord,
+    without_content,
+)
 from kubeocean.fleet.applier.report import Processed, observed_status
 from kubeocean.fleet.pool import ObjectRef, WatchPool
 from kubeocean.runtime.logs import get_logger
@@ -191,13 +196,22 @@ class ManifestPass:
         record.generation = generation
         return ManifestOutcomes(processed, work.jobs, work.unanswered)
 
-    async def remove(self, identifiers: Iterable[Identifier], owner: Owner) -> list[Identifier]:
-        """Remove left-overs, dependents first; return those that could not be removed."""
+    async def remove(
+        self,
+        identifiers: Iterable[Identifier],
+        owner: Owner,
+        heirs: Mapping[ObjectIdentity, Owner],
+    ) -> list[Identifier]:
+        """Remove left-overs, dependents first; return those that could not be removed.
+
+        Objects that have an heir stay: they are handed over.
+        """
         unremoved: list[Identifier] = []
 
         async def remove(identifier: Identifier) -> None:
             try:
-                await self._objects.remove(await self._objects.ref_of(identifier), owner)
+                ref = await self._objects.ref_of(identifier)
+                await self._objects.remove(ref, owner, heirs.get(identifier.object))
             except KubeoceanError as error:
                 unremoved.append(identifier)
                 if not isinstance(error, Conflict):

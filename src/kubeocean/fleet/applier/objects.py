@@ -190,14 +190,15 @@ class MemberObjects:
 
     # Removing
 
-    async def remove(self, ref: ObjectRef, owner: Owner) -> None:
+    async def remove(self, ref: ObjectRef, owner: Owner, heir: Owner | None = None) -> None:
         """Delete a left-over, or drop the AppliedWork's owner reference if it has other owners.
 
+        :param heir: the AppliedWork that becomes an owner instead, so that the object stays.
         :raises Conflict: the object has changed since it was read.
         """
         live = await self.read(ref)
         try:
-            match removal_of(live, owner):
+            match removal_of(live, owner, heir):
                 case Delete(uid):
                     await self._client.delete(
                         ref.resource,

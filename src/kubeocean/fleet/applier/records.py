@@ -95,6 +95,8 @@ class WorkRecord:
     - `finished_jobs`: notes from events of Jobs, until a pass has written them.
     - `unanswered_since`: since when passes were incomplete because the member did not answer.
     - `passed_at`: when the last pass ended.
+    - `version`: generation and release of the Work when its manifests were read last.
+    - `named`: the objects that these manifests name.
     - `settled_at`: the resourceVersions of Work and AppliedWork after a pass that left nothing to
       do; the next pass has nothing to do either, unless they or an object have changed.
     """
@@ -111,6 +113,8 @@ class WorkRecord:
     finished_jobs: dict[str, str] = field(default_factory=dict)
     unanswered_since: float | None = None
     passed_at: float = float("-inf")
+    version: tuple[int, str] | None = None
+    named: frozenset[ObjectIdentity] = frozenset()
     settled_at: tuple[int, int] | None = None
 
     def hold_for(self, basis: object) -> None:

@@ -11,7 +11,12 @@ from typing import Final
 
 import msgspec
 
-from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS, FINALIZER_WORK
+from kubeocean.api.fleet.names import (
+    ANNOTATION_FINISHED_JOBS,
+    FINALIZER_WORK,
+    LABEL_PARENT_BINDING,
+    LABEL_PARENT_NAMESPACE,
+)
 from kubeocean.api.fleet.works import APPLIED_WORKS, WORKS
 from kubeocean.errors import AlreadyExists, Conflict, NotFound
 from kubeocean.fleet.applier.applied_work import document, listed
@@ -24,6 +29,7 @@ from kubeocean.runtime.objects import Json, Key, Resource, Untyped, encode
 
 __all__ = ["AppliedWorks", "HubWorks", "version_of"]
 
+_OF_A_BINDING: Final = (LABEL_PARENT_BINDING, LABEL_PARENT_NAMESPACE)
 KEPT_BYTES: Final = 64 * 1024  # of a Work in the cache; larger ones are read when they are needed
 
 _WORKS: Final = Resource(
@@ -68,6 +74,20 @@ class HubWorks:
 
     def __contains__(self, name: object) -> bool:
         return self.cache.get(Key(self.namespace, str(name))) is not None
+
+    def others_of_binding(self, work: Json) -> list[Untyped]:
+        """Return the other Works of the Work's binding that are not being deleted."""
+        metadata = work["metadata"]
+        labels = metadata.get("labels") or {}
+        if LABEL_PARENT_BINDING not in labels:
+            return []
+        return [
+            each
+            for each in self.cache.items()
+            if each.name != metadata["name"]
+            and not each.deleting
+            and all(each.labels.get(label) == labels.get(label) for label in _OF_A_BINDING)
+        ]
 
     async def content(self, work: Untyped) -> Json:
         """Return the whole Work, read from the hub if it is too large for the cache.

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from kubeocean.api.fleet.bindings import Binding
-from kubeocean.api.fleet.conditions import ROLLOUT_STARTED
+from kubeocean.api.fleet.conditions import NO_OVERRIDES, ROLLOUT_STARTED
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.strategies import RollingUpdate, RolloutStrategyType
@@ -121,8 +121,10 @@ class PlacementRollout:
         await in_parallel(remove_one, decided.remove)
         reason = ROLLOUT_STARTED.cluster
         hold = partial(self._set_started, placement, "False", reason.false, _HELD)
+        keep = partial(self._set_started, placement, "False", reason.false, NO_OVERRIDES)
         confirm = partial(self._set_started, placement, "True", reason.true, _STARTED)
         await in_parallel(hold, decided.hold)
+        await in_parallel(keep, decided.overridden)
         await in_parallel(confirm, decided.confirm)
         return Done() if decided.again_s is None else After(decided.again_s)
 

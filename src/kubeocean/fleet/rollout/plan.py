@@ -10,6 +10,9 @@ Unscheduled bindings are deleted, then other bindings are updated, until the fir
 up. Candidates are taken in the order of their names. An Unscheduled binding that is not available
 counts for neither number: it is deleted unless too few others are ready. (KubeFleet keeps it, for
 ever if no cluster is wanted any more.)
+
+A binding that KubeFleet released with overrides keeps that release: without its overrides, the
+objects in the cluster would change.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ class RolloutPlan:
     release: tuple[Binding, ...] = ()
     remove: tuple[Binding, ...] = ()
     hold: tuple[Binding, ...] = ()  # RolloutStarted False
+    overridden: tuple[Binding, ...] = ()  # keep a release with overrides: RolloutStarted False
     confirm: tuple[Binding, ...] = ()  # up to date: RolloutStarted is no longer False
     again_s: float | None = None
 
@@ -102,6 +106,7 @@ def plan(
     confirm: list[Binding] = []
     blocked = {binding.spec.target_cluster for binding in bindings if binding.deleting}
     held: list[Binding] = []
+    overridden: list[Binding] = []
     for binding in sorted(bindings, key=lambda each: each.name):
         state = binding.spec.state
         if state == BindingState.SCHEDULED:
@@ -119,6 +124,9 @@ def plan(
             leaving += is_ready
         elif state == BindingState.UNSCHEDULED:
             (removals if is_ready or wait_s is not None else idle).append(binding)
+        elif binding.spec.names_overrides:
+            if binding.spec.resource_snapshot_name != release.snapshot:
+                overridden.append(binding)
         elif not release.is_of(binding):
             (failed if has_failed(binding) else updates).append(binding)
         elif _is_held(binding):
@@ -128,6 +136,7 @@ def plan(
     removed = removals[:most]
     updated = updates[: most - len(removed)]
     ended = idle if spare >= 0 else []
+    stays = len(idle) - len(ended) + len(removals) - len(removed)
     most_new = max(target + _number(strategy.max_surge, target) - becoming, 0)
     bound = binds[:most_new]
     held += [*updates[len(updated) :], *binds[len(bound) :]]
@@ -135,8 +144,9 @@ def plan(
         release=(*failed, *updated, *bound),
         remove=(*ended, *removed),
         hold=tuple(held),
+        overridden=tuple(overridden),
         confirm=tuple(confirm),
-        again_s=min(waits, default=None) if held or removals[len(removed) :] else None,
+        again_s=min(waits, default=None) if held or stays else None,
     )
 
 

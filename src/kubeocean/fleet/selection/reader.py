@@ -172,7 +172,8 @@ class SelectionReader:
     async def read(self, placement: Placement) -> list[Json]:
         """Return the cleaned objects that a placement selects, in their order.
 
-        :raises ConfigError: the selectors are a mistake of the user.
+        :raises ConfigError: the selectors are a mistake of the user, or select an object that is
+            nested too deeply.
         :raises ApiError: objects cannot be read now, or discovery omits a kind that the placement
             has selected and that may still exist.
         """
@@ -464,11 +465,7 @@ class SelectionReader:
 
         def keep(resource: Resource[Untyped], obj: Untyped) -> None:
             if not obj.raw:
-                raise InternalError(
-                    f"{resource} {obj.key} is nested too deeply to be placed; change the"
-                    " placement's resourceSelectors so that they do not select it, or reduce its"
-                    " nesting"
-                )
+                raise _too_deep(resource, obj.key)
             read[resource, obj.key] = raw = bytes(obj.raw)
             self._contents.put(obj.uid, obj.resource_version, raw, len(raw))
 
@@ -478,6 +475,10 @@ class SelectionReader:
                 keep(resource, await self._client.get(resource, *reversed(key), keep_raw=True))
             except NotFound:
                 return
+            except InternalError as error:
+                if isinstance(error.__cause__, RecursionError):
+                    raise _too_deep(resource, key) from error
+                raise
 
         singles: list[tuple[Resource[Untyped], Key]] = []
         for need, keys in groups.items():
@@ -505,6 +506,14 @@ def _decoded(resource: Resource[Untyped], raw: bytes) -> Json:
     """Decode an object, and add apiVersion and kind, which items of a list lack."""
     content: Json = msgspec.json.decode(raw)
     return content | {"apiVersion": resource.api_version, "kind": resource.kind}
+
+
+def _too_deep(resource: Resource[Untyped], key: Key) -> ConfigError:
+    """Return the error for an object that the decoder cannot read; its owner can change it."""
+    return ConfigError(
+        f"{resource} {key} is nested too deeply to be placed; change the placement's"
+        " resourceSelectors so that they do not select it, or reduce its nesting"
+    )
 
 
 def _is_same(old: Namespace, new: Namespace) -> bool:

@@ -75,15 +75,15 @@ def cluster_entries(
 
 
 def has_finished(binding: Binding, last_step: str) -> bool:
-    """Whether the last condition of a binding's present generation is True."""
-    conditions = binding.status.conditions
-    if not conditions or binding.deleting:
+    """Whether all conditions of a binding are True for its present generation, up to `last_step`.
+
+    A binding that waits for the next release has a RolloutStarted that is False.
+    """
+    conditions, generation = binding.status.conditions, binding.metadata.generation
+    if not conditions or binding.deleting or conditions[-1].type != last_step:
         return False
-    last = conditions[-1]
-    return (
-        last.type == last_step
-        and last.status == "True"
-        and last.observed_generation == binding.metadata.generation
+    return all(
+        each.status == "True" and each.observed_generation == generation for each in conditions
     )
 
 

@@ -43,7 +43,7 @@ from kubeocean.fleet.works.plan import (
     plan_kept_works,
     plan_works,
 )
-from kubeocean.fleet.works.report import awaits_works, names_overrides, report
+from kubeocean.fleet.works.report import awaits_works, report
 from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, placement_of_work
 from kubeocean.fleet.writes import delete, finalizers_patch, is_refusal, write_status
 from kubeocean.runtime.client import Client, MergePatch
@@ -164,7 +164,7 @@ class Works:
             return Done()
         if not binding.spec.resource_snapshot_name or not self._has_member(binding):
             return Done()
-        if names_overrides(binding):
+        if binding.spec.names_overrides:
             return await self._refresh(placement, binding)
         if not self._is_released(placement, binding):
             if not self._caches.works_of(binding):
@@ -316,7 +316,7 @@ class Works:
 
     async def _refresh(self, placement: Key, binding: Binding) -> Outcome:
         """Write the status of a binding from the status of its Works."""
-        works = self._caches.works_of(binding)
+        works = _reporting(self._caches.works_of(binding))
         if awaits_works(binding, works):
             record = self._records.get(binding.key)
             if record is not None:
@@ -427,6 +427,11 @@ class Works:
             for work in works:
                 await self._delete_work(key, work)
         return Done()
+
+
+def _reporting(works: list[CachedWork]) -> list[CachedWork]:
+    """Return the Works without obsolete ones, whose objects may take long to be deleted."""
+    return [work for work in works if not work.deleting] or works
 
 
 def _report_back_of(placement: Placement) -> ReportBackStrategy:

@@ -16,6 +16,7 @@ from kubeocean.api.fleet.conditions import (
     APPLIED,
     AVAILABLE,
     DIFF_REPORTED,
+    NO_OVERRIDES,
     OVERRIDDEN,
     ROLLOUT_STARTED,
     WORK_SYNC_FAILED,
@@ -38,7 +39,7 @@ from kubeocean.fleet.steps import Judgement, chain_of, fresh, settle, walk
 from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Condition, Json, find_condition
 
-__all__ = ["awaits_works", "names_overrides", "report"]
+__all__ = ["awaits_works", "report"]
 
 T = TypeVar("T")
 
@@ -119,16 +120,9 @@ def _rollout_started(binding: Binding, *, is_latest: bool) -> tuple[Condition, .
     return (present,) if present is not None else ()
 
 
-def names_overrides(binding: Binding) -> bool:
-    """Whether a binding names override snapshots; only other implementations write these."""
-    spec = binding.spec
-    return bool(spec.cluster_resource_override_snapshots or spec.resource_override_snapshots)
-
-
 def _judge_overridden(binding: Binding) -> Judgement:
-    if names_overrides(binding):
-        message = "This hub applies no overrides; the Works of this cluster stay as they are"
-        return Judgement("False", OVERRIDDEN.cluster.false, message)
+    if binding.spec.names_overrides:
+        return Judgement("False", OVERRIDDEN.cluster.false, NO_OVERRIDES)
     return Judgement("True", PlacementReason.NO_OVERRIDE, "No override applies")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kubeocean.api.fleet.names import (
     ANNOTATION_DELETE_PROPAGATION,
     ANNOTATION_LAST_APPLIED,
+    ANNOTATION_PARENT_SNAPSHOT,
     ANNOTATION_SPEC_HASH,
     FIELD_MANAGER,
     FINALIZER_WORK,
+    LABEL_PARENT_BINDING,
 )
 from kubeocean.api.fleet.strategies import DeletePropagationPolicy
 from kubeocean.api.fleet.works import APPLIED_WORKS, WORKS
@@ -404,3 +408,59 @@ async def test_a_namespace_that_a_user_deletes_is_created_again_with_its_objects
         await until(is_back)
         await env.until_available()
         await run.is_quiet()
+
+
+def of_release(number: int) -> Json:
+    """Return the metadata of a binding's Work, as a hub writes it for a release."""
+    return {
+        "labels": {LABEL_PARENT_BINDING: "app-a-00000000"},
+        "annotations": {ANNOTATION_PARENT_SNAPSHOT: f"app-{number}-snapshot"},
+    }
+
+
+async def put(env: ApplierEnv, name: str, release: int, *objects: str) -> None:
+    """Create or update a Work of a binding in one request, with these ConfigMaps."""
+    manifests = [env.config_map(each, k=each) for each in objects]
+    metadata = of_release(release)
+    if await env.work(name) is None:
+        await env.put_work(*manifests, name=name, metadata=metadata)
+        return
+    change = {"metadata": metadata, "spec": {"workload": {"manifests": manifests}}}
+    await env.hub.patch(WORKS, env.name(name), MergePatch(change), env.hub_namespace)
+
+
+async def owner_and_uid(env: ApplierEnv, name: str) -> tuple[str, str]:
+    placed = await env.placed(name)
+    assert placed is not None, name
+    [owner] = placed["metadata"]["ownerReferences"]
+    return owner["name"], placed["metadata"]["uid"]
+
+
+async def test_an_object_that_moves_to_another_work_of_its_binding_stays(env: ApplierEnv) -> None:
+    """A hub divides objects differently after one was added; a deleted volume loses its data."""
+    async with env.running():
+        await put(env, "first", 0, "a", "b")
+        await put(env, "second", 0, "c", "gone")
+        for name in ("first", "second"):
+            await env.until_available(name)
+        uids = {name: (await owner_and_uid(env, name))[1] for name in "abc"}
+
+        await put(env, "first", 1, "a", "new")
+        await until(lambda: env.placed("new"))
+        await put(env, "second", 1, "b", "c")
+
+        async def moved() -> bool:
+            return (await owner_and_uid(env, "b")) == (env.name("second"), uids["b"])
+
+        await until(moved)
+        await env.until_available("second")
+        await env.until_gone(partial(env.placed, "gone"))
+
+        await put(env, "first", 2, "a", "b", "c")
+        await env.delete_work("second")
+        await env.until_gone(partial(env.work, "second"))
+        await env.until_available("first")
+        for name, uid in uids.items():
+            assert await owner_and_uid(env, name) == (env.name("first"), uid)
+        await env.delete_work("first")
+        await env.until_gone(partial(env.placed, "a"))

@@ -20,6 +20,7 @@ from kubeocean.runtime.clock import RealClock, instant_of
 from kubeocean.runtime.components import components_of
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.transport import Request
 from support.background import running
 from support.custom_resources import define
 from support.faults import Faults
@@ -32,6 +33,7 @@ from support.placement_env import (
 )
 from support.wait import until
 
+LEVELS = 5_000  # of nesting; API servers accept 10,000
 DEPLOYMENTS: Resource[Untyped] = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 
 
@@ -301,6 +303,34 @@ async def test_many_bytes_are_split(env: PlacementEnv) -> None:
         await env.completed(key, a)
 
 
+async def test_an_obsolete_work_that_stays_in_deletion_delays_nothing(env: PlacementEnv) -> None:
+    """A finalizer of an object in the member can hold its Work for minutes."""
+    (a,) = await env.join("a")
+    for number in range(2):
+        body = {"metadata": {"name": f"large{number}"}, "data": {"text": "x" * 500_000}}
+        await env.client.create(CONFIG_MAPS, body, namespace=env.namespace)
+    key = await env.place(config_map_selector(), namespace=env.namespace)
+    main = f"{key.namespace}.{key.name}-work"
+    async with env.controlling():
+        async with env.reporting():
+            await env.completed(key, a, index="0")
+        for work in await env.works(key):
+            held = MergePatch({"metadata": {"finalizers": ["example.com/hold"]}})
+            await env.client.patch(WORKS, work.name, held, work.namespace)
+        await env.client.delete(CONFIG_MAPS, "large1", env.namespace, uid=None)
+
+        async def is_obsolete() -> bool:
+            return any(work.deleting for work in await env.works(key))
+
+        await until(is_obsolete)
+        (work,) = [each for each in await env.works(key) if each.name == main]
+        applied = work_status(work, Applied="Applied", Available="Available")
+        report = MergePatch({"status": applied})
+        await env.client.patch(WORKS, work.name, report, work.namespace, subresource="status")
+        await env.completed(key, a, index="1")
+        assert len(await env.works(key)) == 2
+
+
 async def test_history_keeps_to_its_limit(env: PlacementEnv) -> None:
     (a,) = await env.join("a")
     await env.config_map("settings")
@@ -372,6 +402,33 @@ async def test_an_object_that_no_snapshot_can_hold_is_a_mistake(env: PlacementEn
         assert condition.reason == "InvalidResourceSelectors"
         assert "cannot be stored" in condition.message
         assert await env.resource_snapshots(key) == []
+
+
+@pytest.mark.parametrize("most_gets", [20, 0], ids=["read alone", "listed"])
+async def test_an_object_that_is_nested_too_deeply_is_a_mistake(
+    env: PlacementEnv, monkeypatch: pytest.MonkeyPatch, most_gets: int
+) -> None:
+    """A placement must tell which object keeps all others of it from being updated."""
+    monkeypatch.setattr("kubeocean.fleet.selection.reader._MOST_GETS", most_gets)
+    (a,) = await env.join("a")
+    group = await a_thing(env)
+    body = (
+        f'{{"apiVersion":"{group}/v1","kind":"Thing","metadata":{{"name":"deep"}},'
+        f'"x":{"[" * LEVELS + "]" * LEVELS}}}'
+    )
+    path = f"/apis/{group}/v1/namespaces/{env.namespace}/things"
+    headers = {"Content-Type": "application/json"}
+    request = Request("POST", path, body=body.encode(), headers=headers)
+    assert (await env.client.transport.send(request)).status == 201
+    selector = {"group": group, "version": "v1", "kind": "Thing"}
+    key = await env.place(selector, namespace=env.namespace)
+    async with env.controlling(), env.reporting():
+        placement = await until(lambda: _with_condition(env, key))
+        (condition,) = placement.status.conditions
+        assert condition.reason == "InvalidResourceSelectors"
+        assert f"{env.namespace}/deep is nested too deeply" in condition.message
+        await env.client.request("DELETE", f"{path}/deep")
+        assert kinds(await env.completed(key, a, index="0")) == [("Thing", "one")]
 
 
 async def test_a_late_event_of_a_deleted_namespace_does_no_harm(env: PlacementEnv) -> None:

@@ -170,6 +170,42 @@ async def test_a_namespace_is_placed_changed_corrected_and_removed(
         await until(removed)
 
 
+async def test_objects_stay_that_move_to_another_work(env: FleetEnv) -> None:
+    """One more large object, or one less, divides the others differently among the Works."""
+    member = (await env.join(heartbeat_s=1)).name
+    namespace = await source(env)
+
+    async def create(name: str) -> None:
+        body = {"metadata": {"name": name}, "data": {"text": "x" * 500_000}}
+        await env.hub.create(CONFIG_MAPS, body, namespace=namespace)
+
+    async def placed() -> dict[str, str]:
+        maps = (await env.member.list(CONFIG_MAPS, namespace)).items
+        return {each.name: each.uid for each in maps if each.name in ("app", "c", "d")}
+
+    await create("c")
+    await create("d")
+    async with fleet(env, [member]):
+        await env.wait_for(member, "Joined", "True")
+        name = await select(env, namespace, [member])
+        await complete(env, name)
+        before = await placed()
+        assert len(before) == 3
+        await create("b")
+        await complete(env, name, index="1")
+        assert await placed() == before
+        await env.hub.delete(CONFIG_MAPS, "b", namespace, uid=None)
+        await complete(env, name, index="2")
+
+        async def has_fewer_works() -> bool:
+            works = await env.hub.list(WORKS, member_namespace(member))
+            return len(works.items) == 2
+
+        await until(has_fewer_works)
+        await complete(env, name, index="2")
+        assert await placed() == before
+
+
 async def test_a_member_that_leaves_keeps_the_objects_and_the_placement_goes_on(
     env: FleetEnv,
 ) -> None:

@@ -98,6 +98,23 @@ def test_clusters_that_are_not_available_are_removed_when_no_others_are_wanted(
     assert clusters(decide([broken], 1, max_unavailable=0).remove) == [], "too few are ready"
 
 
+@pytest.mark.parametrize("conditions", [READY, SLOW])
+def test_a_release_with_overrides_of_another_hub_stays(conditions: tuple[Condition, ...]) -> None:
+    """Without its overrides, a release would change the objects in the cluster."""
+    spec = a_binding("a").spec
+    overrides = {"cluster_resource_override_snapshots": ("x-0",)}
+    for snapshot, kept in ((spec.resource_snapshot_name, ["a"]), (NEW.snapshot, [])):
+        plain = a_binding("a", snapshot=snapshot, conditions=conditions)
+        changed = msgspec.structs.replace(plain.spec, **overrides)
+        decided = decide([msgspec.structs.replace(plain, spec=changed)])
+        assert (decided.release, decided.hold) == ((), ())
+        assert clusters(decided.overridden) == kept
+    unwanted = msgspec.structs.replace(
+        plain, spec=msgspec.structs.replace(changed, state="Unscheduled")
+    )
+    assert clusters(decide([unwanted], 0).remove) == ["a"]
+
+
 def test_a_cluster_with_a_deleting_binding_waits() -> None:
     """The Works of both bindings have the same names."""
     old = a_binding("a", deleting=True)
@@ -116,6 +133,18 @@ def test_objects_that_cannot_be_tracked_count_after_a_while() -> None:
     assert clusters(late.hold) == ["a"], "none may be unavailable"
     late = plan([binding], 1, NEW, RollingUpdate(1, 0, 30), TIME + timedelta(seconds=30))
     assert clusters(late.release) == ["a"]
+
+
+def test_an_unwanted_cluster_is_removed_as_soon_as_others_count_as_available() -> None:
+    """No event tells that objects which cannot be tracked have become available."""
+    available = condition("Available", reason="NotAllWorkAreAvailabilityTrackable")
+    wanted = a_binding("a", snapshot=NEW.snapshot, conditions=(*READY[:-1], available))
+    broken = a_binding("b", conditions=SLOW, state="Unscheduled")
+    limits = RollingUpdate(0, 1, 30)
+    early = plan([wanted, broken], 1, NEW, limits, TIME + timedelta(seconds=10))
+    assert (early.remove, early.again_s) == ((), 20)
+    late = plan([wanted, broken], 1, NEW, limits, TIME + timedelta(seconds=30))
+    assert (clusters(late.remove), late.again_s) == (["b"], None)
 
 
 def test_a_binding_that_was_held_and_is_current_is_confirmed() -> None:

@@ -117,6 +117,7 @@ def test_a_cluster_without_a_current_binding_is_unknown(binding: Binding | None)
         (a_binding("a", conditions=steps(*APPLIED[:-1])), False),
         (a_binding("a", generation=2, conditions=steps(*APPLIED)), False),
         (a_binding("a", deleting=True, conditions=steps(*APPLIED)), False),
+        (a_binding("a", conditions=(condition("RolloutStarted", "False"), *READY[1:])), False),
         (a_binding("a"), False),
     ],
 )
