@@ -246,7 +246,9 @@ def _stays(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     reasons = (_reported_text(pod),)
     if pod.namespace in snapshot.domain.system_namespaces:
         verdict = f"it does not run in the worker: pods of namespace {pod.namespace} never do"
-        return Answer(ExplanationRule.STAYS_ABOVE, verdict, reasons)
+        return Answer(
+            ExplanationRule.STAYS_ABOVE, verdict, reasons, ("the pod in another namespace",)
+        )
     kind = owner.kind if owner is not None else ""
     verdict = f"it does not run in the worker: it is a {kind}'s, and those are for real nodes"
     remedies = (
