@@ -13,14 +13,13 @@ from kubeocean.api.bindings import BindingPhase, Privilege, problems
 from kubeocean.api.group import FLEET_MEMBER
 from kubeocean.api.ownership import Ownership, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy
-from kubeocean.api.policies import problems as policy_problems
-from kubeocean.api.validation import describe
 from kubeocean.inspect.doctor.computing_checks import has_flag
 from kubeocean.inspect.doctor.enforcement import EnforcedLimit
 from kubeocean.inspect.doctor.left_over import gone_holder
 from kubeocean.inspect.doctor.server_checks import check_clock, check_definitions, check_version
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
+from kubeocean.inspect.policy_findings import policy_findings
 from kubeocean.inspect.snapshot import (
     ADMINISTRATOR,
     NotRead,
@@ -255,11 +254,7 @@ def _check_policies(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
         if policy.spec.cluster != worker.name:
             continue
         own += 1
-        if wrong := policy_problems(policy.spec):
-            blocks = any(each.blocks for each in wrong)
-            severity = Severity.ERROR if blocks else Severity.WARNING
-            remedy = "correct these fields"
-            yield Finding(severity, about, describe(wrong), remedy, check="policies")
+        yield from policy_findings(policy, about, check="policies")
     if not own and not worker.binding.deleting:
         message = "no policy of the worker names it: nothing is lent"
         remedy = f"a policy with spec.cluster: {worker.name}"
