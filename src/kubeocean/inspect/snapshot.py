@@ -154,6 +154,8 @@ class WorkerSnapshot:
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
     policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED  # of the whole worker
     namespace: SnapshotPart[bool] = NOT_REQUESTED  # whether the mount namespace exists
+    # PodSecurity level that the mount namespace enforces; empty if its labels name none
+    pod_security: SnapshotPart[str] = NOT_REQUESTED
     # Rights that the credential needs and lacks
     missing: SnapshotPart[tuple[str, ...]] = NOT_REQUESTED
     # Rights that the credential has and must not

@@ -9,7 +9,7 @@ from typing import Final
 from cryptography import x509
 
 from kubeocean.api import conditions, naming
-from kubeocean.api.bindings import BindingPhase, Privilege, problems
+from kubeocean.api.bindings import BindingPhase, PodSecurityLevel, Privilege, problems
 from kubeocean.api.group import FLEET_MEMBER
 from kubeocean.api.ownership import Ownership, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy
@@ -286,15 +286,29 @@ def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
 
 
 def _check_privileges(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Check that the binding does not give pods access to the worker's machines."""
+    """Check that neither the binding nor the worker gives pods access to the worker's machines."""
     privileges = worker.binding.spec.pod_privileges
     denied = set(privileges.denied)
     allowed = [each for each, _ in privileges.settings if each not in denied]
-    if allowed:
-        message = f"pods may use {', '.join(allowed)} on the worker's machines"
+    if allowed and not _refuses_privileges(worker):
+        mount = worker.binding.spec.mount_namespace or snapshot.domain.worker_namespace
+        message = f"pods may use {', '.join(allowed)} on the worker's machines: PodSecurity of"
+        message += f" namespace {mount} of the worker does not refuse them either"
         settings = ", ".join(f"{each}: {Privilege.DENY}" for each in allowed)
         remedy = f"spec.podPrivileges: {{{settings}}}, except those that pods need"
         yield Finding(Severity.WARNING, _about(worker), message, remedy, check="privileges")
+
+
+def _refuses_privileges(worker: WorkerSnapshot) -> bool:
+    """Whether PodSecurity of the mount namespace refuses pods with any of the five privileges.
+
+    A label has no effect where the API server does not enforce PodSecurity.
+
+    :raises MissingPart: the namespace was not read.
+    """
+    level = require(worker.pod_security)
+    ignored = EnforcedLimit.POD_SECURITY in known(worker.unenforced, ())
+    return level not in ("", PodSecurityLevel.PRIVILEGED) and not ignored
 
 
 def _about(worker: WorkerSnapshot) -> str:
