@@ -22,6 +22,7 @@ from support.explain_objects import (
     UNREAD,
     VIRTUAL,
     VNODE,
+    binding,
     counted,
     lease,
     node,
@@ -335,6 +336,33 @@ def test_pods_on_nodes_that_were_not_read_do_not_hide_another_reason() -> None:
 def test_a_lease_that_was_not_read_is_no_silent_syncer() -> None:
     unread = NotRead("lease of the node", "403")
     assert explain_pod(bound(node=node(policy(), heartbeat=unread))).rule is ExplanationRule.STARTS
+
+
+@pytest.mark.parametrize(
+    ("namespace", "remedies"),
+    [
+        (
+            "kube-system",
+            (
+                "move the Secret from kube-system to team, the namespace of the pod, and name it"
+                " there in the volume",
+                "see what is refused; it is tried again every 5 min",
+            ),
+        ),
+        ("team", ("see what is refused; it is tried again every 5 min",)),
+    ],
+)
+def test_a_secret_that_is_refused_in_another_namespace_should_be_moved(
+    namespace: str, remedies: tuple[str, ...]
+) -> None:
+    why = "the namespace holds Secrets of Kubernetes or of Kubeocean"
+    refusals = {"secretNamespaces": {"refused": [{"namespace": namespace, "reason": why}]}}
+    known = a_binding(policy(), binding=binding(status={"phase": "Ready", **refusals}))
+    message = f"the syncer may not read Secrets in namespace {namespace}: {why}"
+    snapshot = bound(status=refused(message), node=node(binding=known))
+    explanation = explain_pod(snapshot)
+    assert explanation.rule is ExplanationRule.REFUSED, explanation.verdict
+    assert explanation.remedies == remedies
 
 
 def test_a_pod_that_the_worker_does_not_schedule_has_the_message_of_its_scheduler() -> None:
