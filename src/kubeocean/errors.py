@@ -52,6 +52,7 @@ __all__ = [
     "api_error",
     "is_status",
     "printable",
+    "remedy_of",
 ]
 
 
@@ -293,6 +294,20 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in "\n\t" else " " for each in text)
+
+
+def remedy_of(error: Exception) -> str:
+    """Return the remedy for an API server that does not answer or rejects the credential; empty for
+    other errors.
+    """
+    match error:
+        case ResponseTooLarge():
+            return ""
+        case Unreachable():
+            return "check that the API server runs, and its address in the kubeconfig"
+        case Unauthorized():
+            return "the credential in the kubeconfig is invalid or has expired, so renew it"
+    return ""
 
 
 def is_status(body: bytes) -> bool:

@@ -105,27 +105,13 @@ def fail(error: Exception, code: int = _FAILED) -> int:
         from traceback import print_exception
 
         print_exception(error)
-    from kubeocean.errors import printable
+    from kubeocean.errors import printable, remedy_of
 
-    text = printable(f"{error}{_remedy(error)}")
+    text = printable("; ".join(filter(None, (str(error), remedy_of(error)))))
     # NO_COLOR turns colour off on terminals, too (no-color.org).
     color = False if os.environ.get("NO_COLOR") else None
     typer.secho(f"error: {text}", fg=typer.colors.RED, err=True, color=color)
     return code
-
-
-def _remedy(error: Exception) -> str:
-    """Return the remedy for an API server that does not answer or rejects the credential."""
-    from kubeocean.errors import ResponseTooLarge, Unauthorized, Unreachable
-
-    match error:
-        case ResponseTooLarge():
-            return ""
-        case Unreachable():
-            return "; check that the API server runs, and its address in the kubeconfig"
-        case Unauthorized():
-            return "; the credential in the kubeconfig is invalid or has expired, so renew it"
-    return ""
 
 
 @contextmanager

@@ -105,11 +105,13 @@ def tree(
 
 
 def _end(unread: Iterable[NotRead]) -> None:
-    """Print the parts that could not be read; if there are any, exit with code 1."""
+    """Print the parts that could not be read, and remedies; if there are any, exit with code 1."""
     from kubeocean.errors import printable
 
     parts = list(unread)
     for part in parts:
         typer.echo(printable(f"not read {part}"), err=True)
+    for remedy in dict.fromkeys(part.remedy for part in parts if part.remedy):
+        typer.echo(remedy, err=True)
     if parts:
         raise typer.Exit(_NOT_READ)

@@ -25,7 +25,7 @@ from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
-from kubeocean.errors import ApiError, Forbidden, KubeoceanError, NotFound
+from kubeocean.errors import ApiError, Forbidden, KubeoceanError, NotFound, remedy_of
 from kubeocean.inspect.pod_counts import NodeUse
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.kinds import Deployment, Lease, Node
@@ -61,6 +61,12 @@ class NotRead:
     what: str
     reason: str
     forbidden: bool = False
+    remedy: str = ""  # for an API server that does not answer, or rejects the credential
+
+    @classmethod
+    def after(cls, what: str, error: ApiError) -> NotRead:
+        """Return the part whose read failed with this error."""
+        return cls(what, str(error), isinstance(error, Forbidden), remedy_of(error))
 
     @property
     def refusal(self) -> str:
@@ -108,7 +114,7 @@ async def read_object(what: str, reading: Awaitable[T]) -> T | NotRead | None:
     except NotFound:
         return None
     except ApiError as error:
-        return NotRead(what, str(error), isinstance(error, Forbidden))
+        return NotRead.after(what, error)
 
 
 async def read_part(what: str, reading: Awaitable[T]) -> T | NotRead:
@@ -116,7 +122,7 @@ async def read_part(what: str, reading: Awaitable[T]) -> T | NotRead:
     try:
         return await reading
     except ApiError as error:
-        return NotRead(what, str(error), isinstance(error, Forbidden))
+        return NotRead.after(what, error)
 
 
 class WorkerState(StrEnum):
@@ -154,6 +160,8 @@ class WorkerSnapshot:
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
     policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED  # of the whole worker
     namespace: SnapshotPart[bool] = NOT_REQUESTED  # whether the mount namespace exists
+    # PodSecurity level that the mount namespace enforces; empty if its labels name none
+    pod_security: SnapshotPart[str] = NOT_REQUESTED
     # Rights that the credential needs and lacks
     missing: SnapshotPart[tuple[str, ...]] = NOT_REQUESTED
     # Rights that the credential has and must not

@@ -9,18 +9,17 @@ from typing import Final
 from cryptography import x509
 
 from kubeocean.api import conditions, naming
-from kubeocean.api.bindings import BindingPhase, Privilege, problems
+from kubeocean.api.bindings import BindingPhase, PodSecurityLevel, Privilege, problems
 from kubeocean.api.group import FLEET_MEMBER
 from kubeocean.api.ownership import Ownership, policy_ownership
 from kubeocean.api.policies import ResourceLeasingPolicy
-from kubeocean.api.policies import problems as policy_problems
-from kubeocean.api.validation import describe
 from kubeocean.inspect.doctor.computing_checks import has_flag
 from kubeocean.inspect.doctor.enforcement import EnforcedLimit
 from kubeocean.inspect.doctor.left_over import gone_holder
 from kubeocean.inspect.doctor.server_checks import check_clock, check_definitions, check_version
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
+from kubeocean.inspect.policy_findings import policy_findings
 from kubeocean.inspect.snapshot import (
     ADMINISTRATOR,
     NotRead,
@@ -255,11 +254,7 @@ def _check_policies(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Find
         if policy.spec.cluster != worker.name:
             continue
         own += 1
-        if wrong := policy_problems(policy.spec):
-            blocks = any(each.blocks for each in wrong)
-            severity = Severity.ERROR if blocks else Severity.WARNING
-            remedy = "correct these fields"
-            yield Finding(severity, about, describe(wrong), remedy, check="policies")
+        yield from policy_findings(policy, about, check="policies")
     if not own and not worker.binding.deleting:
         message = "no policy of the worker names it: nothing is lent"
         remedy = f"a policy with spec.cluster: {worker.name}"
@@ -291,15 +286,29 @@ def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
 
 
 def _check_privileges(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Check that the binding does not give pods access to the worker's machines."""
+    """Check that neither the binding nor the worker gives pods access to the worker's machines."""
     privileges = worker.binding.spec.pod_privileges
     denied = set(privileges.denied)
     allowed = [each for each, _ in privileges.settings if each not in denied]
-    if allowed:
-        message = f"pods may use {', '.join(allowed)} on the worker's machines"
+    if allowed and not _refuses_privileges(worker):
+        mount = worker.binding.spec.mount_namespace or snapshot.domain.worker_namespace
+        message = f"pods may use {', '.join(allowed)} on the worker's machines: PodSecurity of"
+        message += f" namespace {mount} of the worker does not refuse them either"
         settings = ", ".join(f"{each}: {Privilege.DENY}" for each in allowed)
         remedy = f"spec.podPrivileges: {{{settings}}}, except those that pods need"
         yield Finding(Severity.WARNING, _about(worker), message, remedy, check="privileges")
+
+
+def _refuses_privileges(worker: WorkerSnapshot) -> bool:
+    """Whether PodSecurity of the mount namespace refuses pods with any of the five privileges.
+
+    A label has no effect where the API server does not enforce PodSecurity.
+
+    :raises MissingPart: the namespace was not read.
+    """
+    level = require(worker.pod_security)
+    ignored = EnforcedLimit.POD_SECURITY in known(worker.unenforced, ())
+    return level not in ("", PodSecurityLevel.PRIVILEGED) and not ignored
 
 
 def _about(worker: WorkerSnapshot) -> str:

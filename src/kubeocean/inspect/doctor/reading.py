@@ -25,7 +25,7 @@ from kubeocean.inspect.doctor.enforcement import unenforced
 from kubeocean.inspect.doctor.fleet_reading import read_fleet
 from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import missing_rights
-from kubeocean.inspect.reader import SnapshotReader, concurrently, exists
+from kubeocean.inspect.reader import SnapshotReader, concurrently
 from kubeocean.inspect.snapshot import (
     ADMINISTRATOR,
     NOT_REQUESTED,
@@ -305,6 +305,7 @@ class DoctorReader(SnapshotReader):
             worker.exposed,
             worker.unenforced,
             worker.namespace,
+            worker.pod_security,
             worker.policies,
             worker.left_over,
             worker.differences,
@@ -331,7 +332,7 @@ class DoctorReader(SnapshotReader):
             "unenforced": await read_part(
                 f"limits of worker {name}", unenforced(worker, mount, self.domain)
             ),
-            "namespace": await exists(worker, NAMESPACES, Key("", mount)),
+            **await _mount_namespace(worker, mount),
         }
 
     async def _objects(
@@ -425,6 +426,18 @@ async def _definition(
     if isinstance(installed, NotRead):
         return installed
     return {crd: installed.content() if installed is not None else None}
+
+
+async def _mount_namespace(worker: Client, mount: str) -> dict[str, Any]:
+    """Read whether the mount namespace exists, and its PodSecurity level."""
+    namespace = await read_object(f"Namespace {mount}", worker.get(NAMESPACES, mount))
+    if isinstance(namespace, NotRead):
+        return {"namespace": namespace, "pod_security": namespace}
+    labels = namespace.labels if namespace is not None else {}
+    return {
+        "namespace": namespace is not None,
+        "pod_security": labels.get(group.LABEL_POD_SECURITY, ""),
+    }
 
 
 def _dangers(excess: list[Permission]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from kubeocean.inspect.explain.node_decision import own_policies, window_text
 from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
 from kubeocean.inspect.explain.snapshots import BindingDetails
 from kubeocean.inspect.format import few
+from kubeocean.inspect.policy_findings import policy_warnings
 from kubeocean.inspect.snapshot import NotRead, WorkerSnapshot, WorkerState, known
 from kubeocean.install.join import join_command
 from kubeocean.leasing.cached_policy import CachedPolicy
@@ -186,8 +187,13 @@ def _works(details: BindingDetails) -> Answer:
     lending = f"lent now by {few(open_)}" if open_ else "no window is open now"
     verdict = f"it works: {ready} of {counted(len(nodes), 'virtual node')} Ready; {lending}"
     invalid = (each for each in own if each.parsed is None)
-    reasons = tuple(f"policy {each.policy.name}: {each.problem}" for each in invalid)
-    return Answer(ExplanationRule.WORKS, verdict, reasons)
+    warnings = [warning for each in own for warning in policy_warnings(each.policy)]
+    return Answer(
+        ExplanationRule.WORKS,
+        verdict,
+        (*(f"policy {each.policy.name}: {each.problem}" for each in invalid), *map(str, warnings)),
+        tuple(warning.remedy for warning in warnings),
+    )
 
 
 # Sections

@@ -15,6 +15,7 @@ from kubeocean.api.validation import describe
 from kubeocean.inspect.explain.node_decision import (
     Evaluation,
     evaluate,
+    misnamed_limit_remedy,
     offered_resources,
     offered_text,
     own_policies,
@@ -341,8 +342,8 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     bound = [n for n in names if capacity.limited_by(n) is not LimitedBy.NODE and n != PODS]
     offered = ", ".join(offered_text(evaluation, name) for name in bound or names[:1])
     remedies = []
-    if capacity.unknown:
-        remedies.append(f"a correct name instead of {few(capacity.unknown)} in policy {policy}")
+    if remedy := misnamed_limit_remedy(evaluation):
+        remedies.append(remedy)
     elif any(capacity.lent[name] < capacity.leftover[name] for name in names):
         remedies.append(f"other resourceLimits in policy {policy}")
     if any(capacity.limited_by(name) is LimitedBy.OTHERS for name in names):

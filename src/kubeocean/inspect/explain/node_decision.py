@@ -15,7 +15,7 @@ from kubeocean.api.policies import ResourceLeasingPolicy, ResourceLimit
 from kubeocean.errors import ConfigError
 from kubeocean.inspect.explain.report import OfferedResource
 from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot
-from kubeocean.inspect.format import in_order, moment, zone_name
+from kubeocean.inspect.format import few, in_order, moment, zone_name
 from kubeocean.inspect.snapshot import NotRead, known
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since
@@ -35,6 +35,7 @@ __all__ = [
     "Evaluation",
     "evaluate",
     "limits_absent_resource",
+    "misnamed_limit_remedy",
     "offered_resources",
     "offered_text",
     "own_policies",
@@ -225,9 +226,11 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     assert capacity is not None and usage is not None and isinstance(decision, Lend)
     base, left = capacity.base[name], capacity.leftover[name]
     match capacity.limited_by(name):
-        case LimitedBy.LIMIT if name in capacity.withheld:
+        case (LimitedBy.LIMIT | LimitedBy.USE) as limited_by if name in capacity.withheld:
             unknown = ", ".join(capacity.unknown)
             why = f"policy {decision.policy.name} limits {unknown}, which no node has"
+            if limited_by is LimitedBy.USE:
+                why = f"pods of the binding request that much already; {why}, so no more is lent"
         case LimitedBy.LIMIT:
             limit = _limit(name, decision.policy.parsed.spec.resource_limits or ())
             why = f"policy {decision.policy.name} lends {limit} of the {left} that are left"
@@ -239,6 +242,14 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
         case _:
             why = "all that the node has"
     return f"{name} {capacity.offered[name]} of {base} ({why})"
+
+
+def misnamed_limit_remedy(evaluation: Evaluation) -> str:
+    """Return the remedy for limits of resources that no node has; empty if there are none."""
+    capacity, decision = evaluation.capacity, evaluation.decision
+    if capacity is None or not capacity.unknown or not isinstance(decision, Lend):
+        return ""
+    return f"a correct name instead of {few(capacity.unknown)} in policy {decision.policy.name}"
 
 
 def window_text(parsed: ParsedPolicy, now: datetime) -> str:

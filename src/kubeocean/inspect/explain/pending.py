@@ -17,6 +17,7 @@ from kubeocean.inspect.explain.node import policy_lines
 from kubeocean.inspect.explain.node_decision import (
     Evaluation,
     evaluate,
+    misnamed_limit_remedy,
     offered_resources,
     offered_text,
     window_text,
@@ -352,6 +353,8 @@ def _resource_verdict(
     capacity = evaluation.capacity if evaluation is not None else None
     if evaluation is not None and capacity is not None and name in capacity.base:
         verdict += f"; that one offers {offered_text(evaluation, name)}"
+        if name in capacity.withheld:  # fewer or smaller pods would not change that
+            return verdict, (misnamed_limit_remedy(evaluation),)
         assert isinstance(evaluation.decision, Lend)
         policy = evaluation.decision.policy.name
         remedies.append(f"a higher limit in policy {policy}, or more nodes")

@@ -352,8 +352,25 @@ def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     if message:
         verdict = f"it is pending: it cannot be created in worker {binding.name}: {_cause(message)}"
         remedy = "see what is refused; it is tried again every 5 min"
-        return Answer(ExplanationRule.REFUSED, verdict, remedies=(remedy,))
+        remedies = (*_secret_remedy(snapshot, pod, message), remedy)
+        return Answer(ExplanationRule.REFUSED, verdict, remedies=remedies)
     return _awaited(_node(snapshot))
+
+
+def _secret_remedy(snapshot: PodSnapshot, pod: VirtualPod, message: str) -> tuple[str, ...]:
+    """Return the remedy for a Secret in a namespace of which the syncer is refused all Secrets.
+
+    Only volumes name Secrets in other namespaces than that of the pod. `message` is the syncer's.
+    """
+    binding = _node(snapshot).binding.binding
+    refused = (binding.status.secret_namespaces.refused or ()) if binding is not None else ()
+    for namespace in (each.namespace for each in refused):
+        if namespace != pod.namespace and f"Secrets in namespace {namespace}:" in message:
+            where = f"{pod.namespace}, the namespace of the pod"
+            return (
+                f"move the Secret from {namespace} to {where}, and name it there in the volume",
+            )
+    return ()
 
 
 def _awaited(node: NodeSnapshot) -> Answer:

@@ -199,15 +199,16 @@ def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
         return None
     reasons = tuple(dict.fromkeys(part.reason for part in unread))
     names = few(dict.fromkeys(part.what for part in unread))
-    forbidden = all(part.forbidden for part in unread)
-    remedy = (
-        "the right to read these objects"
-        if forbidden
-        else "API servers that answer; then try again"
-    )
+    if all(part.forbidden for part in unread):
+        remedies: tuple[str, ...] = ("the right to read these objects",)
+    else:
+        remedies = tuple(dict.fromkeys(part.remedy for part in unread if part.remedy))
     verdict = verdict or "nothing can be concluded"
     return Answer(
-        ExplanationRule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,)
+        ExplanationRule.NOT_READ,
+        f"{verdict}: could not read {names}",
+        reasons,
+        remedies or ("API servers that answer; then try again",),
     )
 
 

@@ -16,6 +16,7 @@ from kubeocean.api.group import Domain
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
 from kubeocean.inspect.pod_counts import STAYING, NodeUse, PodCounts, merge_names, sum_counts
+from kubeocean.inspect.policy_findings import policy_warnings
 from kubeocean.inspect.snapshot import NotRead, Snapshot, WorkerSnapshot, WorkerState, known
 from kubeocean.inspect.status.leases import lease_view, unseen_leases
 from kubeocean.inspect.status.model import (
@@ -296,6 +297,7 @@ def _health(
     """
     findings = list(_installation_findings(manager, without_binding, snapshot.unread))
     findings += _misnamed_policies(snapshot)
+    findings += _mistaken_policies(snapshot)
     for cluster in clusters:
         findings += _cluster_findings(cluster, snapshot.at)
     problems = tuple(each for each in findings if each.severity is Severity.ERROR)
@@ -334,6 +336,16 @@ def _misnamed_policies(snapshot: Snapshot) -> Iterator[Finding]:
         message = f"policy {policy.name} of this worker lends nothing: its spec.cluster names the"
         message += f" binding {policy.spec.cluster!r}, which does not exist here"
         yield Finding(Severity.NOTE, worker, message)
+
+
+def _mistaken_policies(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield a note for each probable mistake in a policy that names the binding of its worker."""
+    for worker in snapshot.workers.values():
+        if worker.binding.deleting:
+            continue
+        own = (each for each in known(worker.policies, ()) if each.spec.cluster == worker.name)
+        for warning in (warning for policy in own for warning in policy_warnings(policy)):
+            yield Finding(Severity.NOTE, worker.name, f"{warning}; {warning.remedy}")
 
 
 def _cluster_findings(cluster: ClusterView, now: datetime) -> Iterator[Finding]:

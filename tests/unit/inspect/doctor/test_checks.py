@@ -120,6 +120,7 @@ def a_worker(**more: object) -> WorkerSnapshot:
         "exposed": False,
         "unenforced": (),
         "namespace": True,
+        "pod_security": "baseline",
         "policies": (a_policy(),),
         "tls": {},
         "differences": (),
@@ -447,14 +448,35 @@ def test_a_token_is_not_exposed_where_the_proxier_serves_no_metrics() -> None:
     assert "kubelets" not in checks
 
 
-def test_privileges_that_pods_may_use_are_a_warning() -> None:
+def with_privileges(**parts: object) -> WorkerSnapshot:
+    """Return a worker whose binding denies none but privileged pods."""
     spec = msgspec.structs.replace(
         a_binding().spec, pod_privileges=PodPrivileges(privileged="Deny")
     )
-    worker = a_worker(binding=msgspec.structs.replace(a_binding(), spec=spec))
-    (finding,) = diagnosed(a_snapshot(), worker).findings
+    return a_worker(binding=msgspec.structs.replace(a_binding(), spec=spec), **parts)
+
+
+@pytest.mark.parametrize("level", ["", "privileged"])
+def test_privileges_that_pods_may_use_are_a_warning(level: str) -> None:
+    (finding,) = diagnosed(a_snapshot(), with_privileges(pod_security=level)).findings
     assert (finding.check, finding.severity) == ("privileges", Severity.WARNING)
-    assert "hostNetwork, hostPID, hostIPC, hostPath" in finding.message
+    assert "hostNetwork, hostPID, hostIPC, hostPath on" in finding.message
+    assert "PodSecurity of namespace m of the worker does not refuse them" in finding.message
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_privileges_that_the_mount_namespace_refuses_are_no_finding(level: str) -> None:
+    diagnosis = diagnosed(a_snapshot(), with_privileges(pod_security=level))
+    assert (diagnosis.findings, diagnosis.not_made) == ((), ())
+    ignored = with_privileges(pod_security=level, unenforced=("PodSecurity",))
+    checks = [each.check for each in diagnosed(a_snapshot(), ignored).findings]
+    assert checks == ["enforcement", "privileges"]
+
+
+def test_privileges_are_not_judged_if_the_mount_namespace_was_not_read() -> None:
+    diagnosis = diagnosed(a_snapshot(), with_privileges(pod_security=UNREAD))
+    assert (diagnosis.findings, diagnosis.not_made) == ((), ("privileges of b",))
+    assert diagnosed(a_snapshot(), a_worker(pod_security=UNREAD)).not_made == ()  # all are denied
 
 
 def test_a_policy_of_another_computing_cluster_is_not_checked() -> None:

@@ -22,9 +22,11 @@ from support.explain_objects import (
     UNREAD,
     VIRTUAL,
     VNODE,
+    binding,
     counted,
     lease,
     node,
+    pnode,
     pod,
     policy,
     ppod,
@@ -85,6 +87,34 @@ def test_a_request_above_the_lent_amount_is_explained_by_the_limit() -> None:
     assert "it requests cpu 6, and no virtual node has more free than 3" in explanation.verdict
     assert "cpu 4 of 8 (policy p lends 50 % of the 8 that are left)" in explanation.verdict
     assert "1 virtual node; 1 matches its selectors; 1 is tolerated" in explanation.reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("used", "offered"),
+    [
+        (None, "cpu 0 of 8 (policy p limits cpuu, which no node has)"),
+        (
+            "1",
+            "cpu 1 of 8 (pods of the binding request that much already; policy p limits cpuu,"
+            " which no node has, so no more is lent)",
+        ),
+    ],
+)
+def test_a_request_for_a_resource_of_a_misspelled_limit_is_explained_by_the_name(
+    used: str | None, offered: str
+) -> None:
+    limits = [{"resource": "cpuu", "percent": 50}]
+    worker_pods = (counted("x", ours=True, cpu=used),) if used else ()
+    closest = node(policy(resourceLimits=limits), worker_nodes=(pnode(),), worker_pods=worker_pods)
+    taken = {VNODE: (counted("x", node=VNODE, cpu=used),)} if used else {}
+    snapshot = waiting(
+        spec={"containers": asking(cpu="2")}, closest={VNODE: closest}, node_pods=taken
+    )
+    snapshot = replace(snapshot, nodes=(virtual(cpu=used or "0"),))
+    explanation = explain_pod(snapshot)
+    assert explanation.rule is ExplanationRule.TOO_LITTLE
+    assert explanation.verdict.endswith(f"that one offers {offered}")
+    assert explanation.remedies == ("a correct name instead of cpuu in policy p",)
 
 
 def test_a_request_that_is_too_large_is_explained_with_closed_windows() -> None:
@@ -306,6 +336,33 @@ def test_pods_on_nodes_that_were_not_read_do_not_hide_another_reason() -> None:
 def test_a_lease_that_was_not_read_is_no_silent_syncer() -> None:
     unread = NotRead("lease of the node", "403")
     assert explain_pod(bound(node=node(policy(), heartbeat=unread))).rule is ExplanationRule.STARTS
+
+
+@pytest.mark.parametrize(
+    ("namespace", "remedies"),
+    [
+        (
+            "kube-system",
+            (
+                "move the Secret from kube-system to team, the namespace of the pod, and name it"
+                " there in the volume",
+                "see what is refused; it is tried again every 5 min",
+            ),
+        ),
+        ("team", ("see what is refused; it is tried again every 5 min",)),
+    ],
+)
+def test_a_secret_that_is_refused_in_another_namespace_should_be_moved(
+    namespace: str, remedies: tuple[str, ...]
+) -> None:
+    why = "the namespace holds Secrets of Kubernetes or of Kubeocean"
+    refusals = {"secretNamespaces": {"refused": [{"namespace": namespace, "reason": why}]}}
+    known = a_binding(policy(), binding=binding(status={"phase": "Ready", **refusals}))
+    message = f"the syncer may not read Secrets in namespace {namespace}: {why}"
+    snapshot = bound(status=refused(message), node=node(binding=known))
+    explanation = explain_pod(snapshot)
+    assert explanation.rule is ExplanationRule.REFUSED, explanation.verdict
+    assert explanation.remedies == remedies
 
 
 def test_a_pod_that_the_worker_does_not_schedule_has_the_message_of_its_scheduler() -> None:
