@@ -6,6 +6,7 @@ functions determine whether it is picked, and every filter that refuses it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -20,10 +21,12 @@ from kubeocean.api.fleet.conditions import (
     ROLLOUT_STARTED,
     SCHEDULED,
     WORK_SYNCHRONIZED,
+    Availability,
     PlacementReason,
+    WorkCondition,
 )
 from kubeocean.api.fleet.kinds import scope_of
-from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement
+from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement, PlacementStatus
 from kubeocean.api.fleet.snapshots import PolicySnapshot
 from kubeocean.fleet.scheduler import explain, view_binding, view_member, view_policy
 from kubeocean.fleet.snapshots.plan import latest_policy
@@ -34,10 +37,12 @@ from kubeocean.inspect.explain.report import (
     Section,
     explain_absence,
 )
+from kubeocean.inspect.explain.work import CHECKS_REMEDY, REMEDIES
 from kubeocean.inspect.fleet.placements import wanted_clusters
-from kubeocean.inspect.format import few
+from kubeocean.inspect.fleet.progress import condition_text, failed_object
+from kubeocean.inspect.format import brief, few
 from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
-from kubeocean.runtime.objects import Condition, Key, find_condition
+from kubeocean.runtime.objects import Key, find_condition
 
 __all__ = ["PlacementDetails", "explain_placement"]
 
@@ -49,6 +54,7 @@ _RULES: Final = {
     AVAILABLE.name: ExplanationRule.NOT_AVAILABLE,
     DIFF_REPORTED.name: ExplanationRule.NOT_APPLIED,
 }
+_LONGEST_REASON: Final = 300  # characters; the section `objects` has all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def explain_placement(details: PlacementDetails) -> Explanation:
         about,
         _answer(placement),
         sections=(
-            Section("conditions", tuple(map(_line, placement.status.conditions))),
+            Section("conditions", tuple(map(condition_text, placement.status.conditions))),
             Section("clusters", _clusters(details)),
             Section("objects", _objects(placement)),
         ),
@@ -114,8 +120,11 @@ def _answer(placement: Placement) -> Answer:
     for condition in status.conditions:
         rule = _RULES.get(condition.type.removeprefix(prefix))
         if rule is not None and condition.status != "True":
-            reasons = tuple(filter(None, map(_first_problem, status.placement_statuses)))
-            return Answer(rule, condition.message or condition.reason, reasons)
+            reasons = tuple(
+                line for entry in status.placement_statuses for line in _problems(entry, rule)
+            )
+            verdict = condition.message or condition.reason
+            return Answer(rule, verdict, reasons, _object_remedies(status, rule))
     picked = [entry for entry in status.placement_statuses if entry.cluster_name]
     if scheduled.status == "False":
         wanted = wanted_clusters(placement)
@@ -135,17 +144,29 @@ def _answer(placement: Placement) -> Answer:
     return Answer(ExplanationRule.PLACED, verdict)
 
 
-def _line(condition: Condition) -> str:
-    text = f"{condition.type} {condition.status} ({condition.reason})"
-    return f"{text}: {condition.message}" if condition.message else text
-
-
-def _first_problem(entry: ClusterPlacementStatus) -> str:
-    """Return the first condition of a cluster that is not True, as text; empty if there is none."""
+def _problems(entry: ClusterPlacementStatus, rule: ExplanationRule) -> Iterator[str]:
+    """Yield the first condition of a cluster that is not True, and the first object that failed."""
     bad = next((each for each in entry.conditions if each.status != "True"), None)
     if bad is None:
-        return ""
-    return f"{entry.cluster_name or 'a missing cluster'}: {_line(bad)}"
+        return
+    cluster = entry.cluster_name or "a missing cluster"
+    yield f"{cluster}: {condition_text(bad)}"
+    if rule in REMEDIES and (failed := failed_object(entry)):
+        yield f"{cluster}: {brief(failed, _LONGEST_REASON)}"
+
+
+def _object_remedies(status: PlacementStatus, rule: ExplanationRule) -> tuple[str, ...]:
+    """Return the remedy for objects that failed, as of their Works; empty if no object failed."""
+    failed = [each for entry in status.placement_statuses for each in entry.failed_placements]
+    if rule not in REMEDIES or not failed:
+        return ()
+    is_check = any(
+        each.condition.type == WorkCondition.AVAILABLE
+        and each.condition.reason == Availability.FAILED
+        for each in failed
+    )
+    unavailable = rule is ExplanationRule.NOT_AVAILABLE
+    return (CHECKS_REMEDY if unavailable and is_check else REMEDIES[rule],)
 
 
 def _clusters(details: PlacementDetails) -> tuple[str, ...]:
@@ -179,7 +200,9 @@ def _objects(placement: Placement) -> tuple[str, ...]:
     for entry in placement.status.placement_statuses:
         for failed in entry.failed_placements:
             name = Key(failed.namespace, failed.name)
-            lines.append(f"{entry.cluster_name}: {failed.kind} {name}: {_line(failed.condition)}")
+            lines.append(
+                f"{entry.cluster_name}: {failed.kind} {name}: {condition_text(failed.condition)}"
+            )
         for deviating, word in (
             (entry.drifted_placements, "was changed in the cluster"),
             (entry.diffed_placements, "differs in the cluster"),

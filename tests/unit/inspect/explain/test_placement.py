@@ -161,7 +161,13 @@ def test_objects_that_deviate_are_listed() -> None:
     found = explained(
         with_status(step("Scheduled"), step("Applied", "False"), placement_statuses=(entry,))
     )
-    assert found.reasons == ("a: Applied False (NotAllWorkHaveBeenApplied)",)
+    assert found.reasons == (
+        "a: Applied False (NotAllWorkHaveBeenApplied)",
+        "a: ConfigMap n/c: Applied False (r)",
+    )
+    assert found.remedies == (
+        "correct these objects on the hub, or grant the member's agent the rights",
+    )
     objects = next(each for each in found.sections if each.title == "objects").lines
     assert objects == (
         "a: ConfigMap n/c: Applied False (r)",
@@ -169,3 +175,35 @@ def test_objects_that_deviate_are_listed() -> None:
     )
     assert "decided by: NotApplied" in "\n".join(page(found))
     assert document(found)["rule"] == "NotApplied"
+
+
+def test_the_first_object_that_failed_is_a_reason_with_a_remedy() -> None:
+    def failed(name: str, failure: Condition) -> FailedPlacement:
+        return FailedPlacement(
+            version="v1", kind="ConfigMap", name=name, namespace="n", condition=failure
+        )
+
+    def found(failure: Condition, step_name: str) -> Explanation:
+        objects = (failed("c", failure), failed("d", failure))
+        entry = ClusterPlacementStatus(
+            "a", failed_placements=objects, conditions=(condition(step_name, "False"),)
+        )
+        conditions = (step("Scheduled"), step(step_name, "False"))
+        return explained(with_status(*conditions, placement_statuses=(entry,)))
+
+    message = "field is immutable " * 100
+    long = found(Condition("Applied", "False", "ManifestApplyFailed", message), "Applied")
+    assert long.reasons[1].startswith(
+        "a: ConfigMap n/c: Applied False (ManifestApplyFailed): field is immutable"
+    )
+    assert len(long.reasons) == 2
+    assert len(long.reasons[1]) < 400
+
+    check = found(Condition("Available", "False", "Failed", "no such field"), "Available")
+    assert check.remedies == ("correct the health checks that could not be evaluated",)
+    late = found(Condition("Available", "False", "ManifestNotAvailableYet"), "Available")
+    assert late.remedies == ("look at these objects in the member cluster",)
+    # A failure of an earlier release is not the reason of a rollout that is held.
+    held = found(Condition("Applied", "False", "ManifestApplyFailed"), "RolloutStarted")
+    assert held.reasons == ("a: RolloutStarted False (r)",)
+    assert held.remedies == ()
