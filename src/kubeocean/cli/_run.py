@@ -129,14 +129,16 @@ def _remedy(error: Exception) -> str:
 
 
 @contextmanager
-def interruptible(under_way: Callable[[], str]) -> Iterator[None]:
-    """On cancellation, print the state that `under_way` describes."""
+def interruptible(
+    under_way: Callable[[], str], again: str = "run the same command again"
+) -> Iterator[None]:
+    """On cancellation, print the state that `under_way` describes, and how to continue."""
     import asyncio
 
     try:
         yield
     except asyncio.CancelledError:
-        typer.echo(f"stopped: {under_way()}. To continue, run the same command again", err=True)
+        typer.echo(f"stopped: {under_way()}. To continue, {again}", err=True)
         raise
 
 
