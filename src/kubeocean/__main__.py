@@ -1,6 +1,11 @@
 """`python -m kubeocean` is the `kubeocean` command."""
 
-from kubeocean.cli.main import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from kubeocean.cli.main import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

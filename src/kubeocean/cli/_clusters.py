@@ -124,14 +124,26 @@ TimeoutOption = Annotated[
 ]
 
 
-def reach(kubeconfig: str, context: str = "") -> AccessSource:
+def reach(kubeconfig: str, context: str = "", *, option: str = "--kubeconfig") -> AccessSource:
     """Return the access of the named kubeconfig context; credential plugins run, as in kubectl.
 
-    :raises ConfigError: the kubeconfig or the context does not exist or is invalid.
+    `option` is the command-line option that names the kubeconfig.
+
+    :raises ConfigError: the kubeconfig or the context does not exist or is invalid; the error names
+        the option.
     """
+    from kubeocean.errors import ConfigError
     from kubeocean.runtime.credentials import default_access
 
-    return default_access(kubeconfig or None, context or None, environ=os.environ, allow_exec=True)
+    try:
+        return default_access(
+            kubeconfig or None, context or None, environ=os.environ, allow_exec=True
+        )
+    except ConfigError as error:
+        if not kubeconfig:
+            raise
+        message = str(error).removeprefix(f"{kubeconfig}: ")
+        raise ConfigError(message, source=f"{option} {kubeconfig}") from None
 
 
 def applier(

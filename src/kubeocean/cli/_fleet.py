@@ -75,12 +75,13 @@ def reach_hub(kubeconfig: str, context: str) -> AccessSource:
 
     :raises ConfigError: there is no kubeconfig, or the kubeconfig or the context is invalid.
     """
+    from kubeocean.cli._clusters import reach
     from kubeocean.cli._run import command_line
     from kubeocean.errors import ConfigError
     from kubeocean.runtime.kubeconfig import default_paths
 
     try:
-        return _reach("--hub-kubeconfig", kubeconfig, context)
+        return reach(kubeconfig, context, option="--hub-kubeconfig")
     except ConfigError as error:
         if kubeconfig or any(path.exists() for path in default_paths()):
             raise
@@ -100,25 +101,12 @@ def reach_member(kubeconfig: str, context: str) -> AccessSource:
 
     :raises ConfigError: the kubeconfig is not named, or the kubeconfig or the context is invalid.
     """
+    from kubeocean.cli._clusters import reach
     from kubeocean.errors import ConfigError
 
     if not kubeconfig:
         raise ConfigError("must name the kubeconfig of the member cluster", source="--kubeconfig")
-    return _reach("--kubeconfig", kubeconfig, context)
-
-
-def _reach(option: str, kubeconfig: str, context: str) -> AccessSource:
-    """Return the access of a kubeconfig context; an error names the option."""
-    from kubeocean.cli._clusters import reach
-    from kubeocean.errors import ConfigError
-
-    try:
-        return reach(kubeconfig, context)
-    except ConfigError as error:
-        if not kubeconfig:
-            raise
-        message = str(error).removeprefix(f"{kubeconfig}: ")
-        raise ConfigError(message, source=f"{option} {kubeconfig}") from None
+    return reach(kubeconfig, context)
 
 
 @asynccontextmanager

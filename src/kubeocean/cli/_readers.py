@@ -94,7 +94,7 @@ class Where:
         except ConfigError as error:
             message = str(error)
             if self.kubeconfig:
-                message = message.removeprefix(f"{self.kubeconfig}: ")
+                message = message.removeprefix(f"--kubeconfig {self.kubeconfig}: ")
             raise ConfigError(message, source=options) from error
 
 

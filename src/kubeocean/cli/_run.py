@@ -115,14 +115,16 @@ def fail(error: Exception, code: int = _FAILED) -> int:
 
 
 @contextmanager
-def interruptible(under_way: Callable[[], str]) -> Iterator[None]:
-    """On cancellation, print the state that `under_way` describes."""
+def interruptible(
+    under_way: Callable[[], str], again: str = "run the same command again"
+) -> Iterator[None]:
+    """On cancellation, print the state that `under_way` describes, and how to continue."""
     import asyncio
 
     try:
         yield
     except asyncio.CancelledError:
-        typer.echo(f"stopped: {under_way()}. To continue, run the same command again", err=True)
+        typer.echo(f"stopped: {under_way()}. To continue, {again}", err=True)
         raise
 
 

@@ -60,7 +60,9 @@ def doctor(
             computing = retrying_client(reach(kubeconfig, context), "computing", stack)
             management = None
             if management_kubeconfig:
-                access = reach(management_kubeconfig, management_context)
+                access = reach(
+                    management_kubeconfig, management_context, option="--management-kubeconfig"
+                )
                 management = retrying_client(access, "management", stack)
             reader = DoctorReader(computing, management=management, domain=Domain(label_domain))
             stack.push_async_callback(reader.close)

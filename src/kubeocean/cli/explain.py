@@ -159,7 +159,7 @@ def placement(
         key = key_of(name, namespace, default="", field="placement")
         return explain_placement(await read_placement(reader.computing, key))
 
-    _explain(explained, kubeconfig, context, label_domain, "UTC", output)
+    _explain(explained, kubeconfig, context, label_domain, "UTC", output, option="--hub-kubeconfig")
 
 
 @explain.command()
@@ -195,7 +195,7 @@ def work(
             key = await find_work(reader.computing, key.name)
         return explain_work(await read_work(reader.computing, key))
 
-    _explain(explained, kubeconfig, context, label_domain, "UTC", output)
+    _explain(explained, kubeconfig, context, label_domain, "UTC", output, option="--hub-kubeconfig")
 
 
 @explain.command()
@@ -215,7 +215,7 @@ def member(
         checked_name(name, "NAME")
         return explain_member(await read_member(reader.computing, name))
 
-    _explain(explained, kubeconfig, context, label_domain, "UTC", output)
+    _explain(explained, kubeconfig, context, label_domain, "UTC", output, option="--hub-kubeconfig")
 
 
 def _explain(
@@ -225,8 +225,13 @@ def _explain(
     label_domain: str,
     time_zone: str,
     output: OutputFormat,
+    *,
+    option: str = "--kubeconfig",
 ) -> None:
-    """Read, explain and print; exit code 1 if the object does not exist or was not read."""
+    """Read, explain and print; exit code 1 if the object does not exist or was not read.
+
+    `option` is the command-line option that names the kubeconfig.
+    """
 
     async def work() -> None:
         from datetime import UTC
@@ -238,7 +243,8 @@ def _explain(
         from kubeocean.worker_access.client import retrying_client
 
         async with AsyncExitStack() as stack:
-            computing = retrying_client(reach(kubeconfig, context), "computing", stack)
+            source = reach(kubeconfig, context, option=option)
+            computing = retrying_client(source, "computing", stack)
             zone = UTC if time_zone == "UTC" else zone_of(time_zone, local=UTC, field="--time-zone")
             known = domain(label_domain, "--label-domain")
             reader = ExplainReader(computing, zone=zone, domain=known)

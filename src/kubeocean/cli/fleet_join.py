@@ -98,7 +98,7 @@ def join(
     async def work() -> None:
         from kubeocean.errors import ConfigError
         from kubeocean.fleet.membership.plan import name_problem
-        from kubeocean.install.agentless import AgentlessJoin
+        from kubeocean.install.agentless import AgentlessJoin, bound_member
         from kubeocean.install.fleet import (
             HubConnection,
             MemberOptions,
@@ -107,6 +107,7 @@ def join(
             member_deployment,
             member_identity,
             member_objects,
+            second_name_problem,
             token_secret,
         )
         from kubeocean.install.values import Values
@@ -130,7 +131,11 @@ def join(
             leaving = [each for each in members if each.name == name and each.deleting]
             if leaving and not agentless:
                 await _await_leave(hub, leaving[0], timeout if wait else None)
+            agent = await _agent(member)
+            bound = await bound_member(hub, member, members, domain)
             if agentless:
+                if problem := second_name_problem(name, members, agent, bound):
+                    raise ConfigError(problem, field="NAME", value=name)
                 access = member_source.current()
                 joining = AgentlessJoin(name, hub, member, access, domain=domain)
                 with interruptible(lambda: f"objects of {name} may be written in part"):
@@ -140,8 +145,7 @@ def join(
                     typer.echo(f"{name} has joined")
                 return
             authority = (member_source.current().ca or b"").decode("utf-8", "replace")
-            agent = await _agent(member)
-            if problem := join_problem(name, members, agent, authority):
+            if problem := join_problem(name, members, agent, authority, bound):
                 raise ConfigError(problem, field="NAME", value=name)
             given = MemberOptions(heartbeat, hub_url, image)
             options = given.with_present(name, members, agent, domain)

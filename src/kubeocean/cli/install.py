@@ -227,7 +227,10 @@ def install(
             management: Applier | None = None
             if management_kubeconfig:
                 management = connect(
-                    reach(management_kubeconfig, management_context), cluster="management"
+                    reach(
+                        management_kubeconfig, management_context, option="--management-kubeconfig"
+                    ),
+                    cluster="management",
                 )
                 values = replace(values, management=await identity(management))
             if dry_run:

@@ -266,7 +266,7 @@ def join(
             return
         async with AsyncExitStack() as stack:
             worker_source = reach(_required(kubeconfig), context)
-            computing_source = reach(computing, computing_context)
+            computing_source = reach(computing, computing_context, option="--computing-kubeconfig")
             appliers = _connect(
                 options.domain, computing_source, worker_source, stack, force=force_conflicts
             )

@@ -68,7 +68,7 @@ def leave(
             connect = partial(applier, stack=stack, domain=domain, force=False)
             worker_source = reach(kubeconfig, context) if kubeconfig else None
             worker = connect(worker_source, cluster="worker") if worker_source is not None else None
-            computing_source = reach(computing, computing_context)
+            computing_source = reach(computing, computing_context, option="--computing-kubeconfig")
             computing_applier = connect(computing_source, cluster="computing")
             departure = Leave(name, computing_applier, domain=domain)
             # Read before the binding is deleted.

@@ -115,7 +115,8 @@ async def _management(
 
     if not kubeconfig:
         raise other_management(recorded)
-    management = connect(reach(kubeconfig, context), cluster="management")
+    source = reach(kubeconfig, context, option="--management-kubeconfig")
+    management = connect(source, cluster="management")
     if await identity(management) != recorded:
         raise other_management(recorded, given=kubeconfig)
     return management

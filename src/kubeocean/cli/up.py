@@ -19,7 +19,7 @@ from kubeocean.cli._output import (
     print_document,
     progress_for,
 )
-from kubeocean.cli._run import command_line, run
+from kubeocean.cli._run import command_line, interruptible, run
 
 if TYPE_CHECKING:
     from kubeocean.local.demo import Demo
@@ -244,7 +244,17 @@ def down(
         from kubeocean.local.lifecycle import Lifecycle
 
         lifecycle = Lifecycle(name, environ=os.environ, progress=progress_for())
-        if not await lifecycle.take_down(purge=purge):
+        again = command_line("down", *named(name), *(["--purge"] if purge else []))
+
+        def left() -> str:
+            clusters = lifecycle.clusters_left()
+            if not clusters:
+                return f"the clusters of {name} have ended"
+            return f"not stopped yet: {', '.join(clusters)} of {name}"
+
+        with interruptible(left, f"run: {again}"):
+            was_up = await lifecycle.take_down(purge=purge)
+        if not was_up:
             typer.echo(f"{name} was not up")
         elif purge:
             typer.echo(f"{name} is down and its data is removed")

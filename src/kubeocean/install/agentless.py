@@ -7,23 +7,24 @@ agent. All bindings of a mount namespace share the credential, and so its permis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
-from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS, MemberCluster
 from kubeocean.api.group import DEFAULT, FLEET_MEMBER, Domain
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.install.apply import Applier, ApplyResult
-from kubeocean.install.fleet import agentless_objects, agentless_roles
-from kubeocean.install.join import leads_to, two_clusters
+from kubeocean.install.fleet import agentless_objects, agentless_roles, binding_owner
+from kubeocean.install.join import identity, leads_to, two_clusters
 from kubeocean.install.values import WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.objects import Json, controller_of
 
-__all__ = ["AgentlessJoin", "revoke"]
+__all__ = ["AgentlessJoin", "bound_member", "revoke"]
 
 Report = Callable[[str, Json, ApplyResult], None]
 
@@ -104,6 +105,34 @@ class AgentlessJoin:
 
 def _stored(binding: ClusterBinding, annotation: str) -> str:
     return binding.annotations.get(annotation, "")
+
+
+async def bound_member(
+    hub: Applier, cluster: Applier, members: Iterable[MemberCluster], domain: Domain = DEFAULT
+) -> str:
+    """Return the name of the member without an agent that a cluster is; empty if it is none.
+
+    The cluster's identity is compared with the one that the syncer has recorded on the binding of
+    each such member, or else `kubeocean join` on the binding's Secret.
+    """
+    owners = {each.uid for each in map(binding_owner, members) if each is not None}
+    if not owners:
+        return ""
+    cluster_id, key = await identity(cluster), domain.worker_cluster_id
+    for binding in (await hub.client.list(CLUSTER_BINDINGS)).items:
+        if binding.uid not in owners:
+            continue
+        recorded = _stored(binding, key)
+        if not recorded:
+            reference = binding.spec.secret_ref
+            with suppress(NotFound):
+                secret = await hub.client.get(
+                    SECRETS_WITH_DATA, reference.name, reference.namespace
+                )
+                recorded = secret.annotations.get(key, "")
+        if recorded == cluster_id:
+            return binding.name
+    return ""
 
 
 async def revoke(

@@ -54,7 +54,7 @@ from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import program_values
 from kubeocean.install.values import IMAGE, Values, WorkerValues
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.objects import Json, Resource, Untyped, controller_of
+from kubeocean.runtime.objects import Json, OwnerReference, Resource, Untyped, controller_of
 
 __all__ = [
     "DEPLOYMENTS",
@@ -69,6 +69,7 @@ __all__ = [
     "agentless_rights",
     "agentless_roles",
     "applier_permissions",
+    "binding_owner",
     "health_checks_map",
     "hub_objects",
     "hub_rights",
@@ -80,6 +81,7 @@ __all__ = [
     "member_identity",
     "member_objects",
     "member_rights",
+    "second_name_problem",
     "token_secret",
 ]
 
@@ -242,24 +244,25 @@ def member_cluster(member: str, *, heartbeat_s: int) -> Json:
 
 
 def join_problem(
-    name: str, members: Iterable[MemberCluster], agent: Json | None, authority: str
+    name: str,
+    members: Iterable[MemberCluster],
+    agent: Json | None,
+    authority: str,
+    bound: str = "",
 ) -> str:
     """Return why a cluster must not join as `name`; empty if it may.
 
     Two agents under one name overwrite each other's reports, and one cluster under two names gets
-    every object twice. `agent` is the Deployment of the agent in the cluster, and `authority` the
-    cluster's certificate authority.
+    every object twice. `agent` is the Deployment of the agent in the cluster, `authority` the
+    cluster's certificate authority, and `bound` the member without an agent that the cluster is.
     """
     present = {each.name: each for each in members if not each.deleting}
+    if problem := second_name_problem(name, present.values(), agent, bound):
+        return problem
     own = _member_of(agent) if agent is not None else ""
-    if own and own != name and own in present:
-        return (
-            f"cannot be joined by a cluster that is the member {own}; run kubeocean fleet leave"
-            f" {own} first"
-        )
     if name in present:
-        owner = controller_of(present[name])
-        if owner is not None and owner.kind == CLUSTER_BINDINGS.kind:
+        owner = binding_owner(present[name])
+        if owner is not None:
             return (
                 "is a member without an agent, served by the syncer of its binding;"
                 f" run kubeocean fleet leave {name} first"
@@ -272,6 +275,33 @@ def join_problem(
                 f" choose another name, or run kubeocean fleet leave {name} first"
             )
     return ""
+
+
+def second_name_problem(
+    name: str, members: Iterable[MemberCluster], agent: Json | None, bound: str
+) -> str:
+    """Return why a cluster that is a member already must not join as `name`; empty if it may.
+
+    `agent` is the Deployment of the agent in the cluster, and `bound` the name of the member
+    without an agent that the cluster is.
+    """
+    present = {each.name for each in members if not each.deleting}
+    with_agent = _member_of(agent) if agent is not None else ""
+    for own in (with_agent, bound):
+        if own and own != name and own in present:
+            return (
+                f"cannot be joined by a cluster that is the member {own}; run kubeocean fleet leave"
+                f" {own} first"
+            )
+    return ""
+
+
+def binding_owner(member: MemberCluster) -> OwnerReference | None:
+    """Return the reference of a member without an agent to its ClusterBinding; None if the member
+    has an agent.
+    """
+    owner = controller_of(member)
+    return owner if owner is not None and owner.kind == CLUSTER_BINDINGS.kind else None
 
 
 def _member_of(agent: Json) -> str:

@@ -26,6 +26,7 @@ import msgspec
 from kubeocean.errors import LocalError
 from kubeocean.local.progress import Progress
 from kubeocean.local.versions import GO_MODULES, Platform, Versions
+from kubeocean.runtime.retries import explain
 
 __all__ = ["CHECKSUMS", "Mirrors", "Releases", "pinned_checksums"]
 
@@ -241,7 +242,7 @@ def _check(url: str, status: int) -> None:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
-    return str(error) or type(error).__name__
+    return explain(error)
 
 
 def _checksums(text: str) -> dict[str, str]:

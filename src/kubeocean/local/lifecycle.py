@@ -228,6 +228,14 @@ class Lifecycle:
                 was_there = True
             return was_there
 
+    def clusters_left(self) -> list[str]:
+        """Return the names of the clusters that have processes."""
+        data = self.directory.data
+        if not data.exists():
+            return []
+        names = sorted(path.name for path in data.iterdir() if path.is_dir())
+        return [name for name in names if processes_under(data / name)]
+
     async def _end(self) -> bool:
         try:
             state = self.directory.read()

@@ -11,7 +11,9 @@ tunnels alike; `never_sent` returns whether the request cannot have reached the 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import re
 import ssl
 from dataclasses import dataclass
 from typing import Final
@@ -40,6 +42,8 @@ __all__ = [
     "repeatable",
 ]
 
+_CONNECT: Final = "Connect call failed"  # in errors of asyncio
+_ERROR_NUMBER: Final = re.compile(r"\[Errno (\d{1,9})\]")
 _DOUBLINGS: Final = 64  # beyond any cap, below the limit of floats
 
 
@@ -101,7 +105,24 @@ def explain(error: Exception) -> str:
         return "its answer is broken or not whole"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed ({getattr(error, 'reason', '') or error})"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        host = f"[{error.host}]" if ":" in error.host else error.host
+        return f"{_system_text(error.os_error)} ({host}:{error.port})"
+    if isinstance(error, OSError) and _CONNECT in str(error):
+        return _system_text(error)
     return str(error) or type(error).__name__
+
+
+def _system_text(error: OSError) -> str:
+    """Return the operating system's text about a connection that failed.
+
+    asyncio replaces the text by the address, and joins the errors of several addresses.
+    """
+    message = str(error)
+    numbers = map(int, _ERROR_NUMBER.findall(message)) if _CONNECT in message else ()
+    texts = list(dict.fromkeys(map(os.strerror, numbers)))
+    texts = texts or [error.strerror or message or type(error).__name__]
+    return ", ".join(f"{text[:1].lower()}{text[1:]}" for text in texts)
 
 
 def never_sent(error: Exception) -> bool:

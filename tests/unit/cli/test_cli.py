@@ -17,9 +17,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from kubeocean import __version__
+from kubeocean.cli.commands import app
 from kubeocean.local.assets import EVERYTHING
+from kubeocean.local.lifecycle import Lifecycle
 from support.certificates import kubeconfig, write
 from support.commands import Home
 from support.servers import Server, head_of, serving
@@ -270,6 +273,74 @@ def test_ctrl_c_before_the_command_starts_exits_without_a_message(home: Home, mo
         [sys.executable, "-c", script], env=home.environ, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_during_an_import_that_turns_it_into_another_error(home: Home) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name != 'typer': return None\n"
+        "        try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "        except KeyboardInterrupt: raise RuntimeError('Error calling __set_name__')\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.argv[1:] = ['down']\n"
+        "from kubeocean.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=home.environ, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_during_the_import_of_the_module_exits_without_a_message(home: Home) -> None:
+    script = (
+        "import runpy, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'kubeocean.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "runpy.run_module('kubeocean', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=home.environ, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("running", "message"),
+    [
+        (["worker-1"], "stopped: not stopped yet: worker-1 of ocean. To continue, run: "),
+        ([], "stopped: the clusters of ocean have ended. To continue, run: "),
+    ],
+    ids=["with a process", "without processes"],
+)
+def test_an_interrupted_stop_names_the_clusters_that_are_left(
+    home: Home, monkeypatch: pytest.MonkeyPatch, running: list[str], message: str
+) -> None:
+    async def take_down(lifecycle: Lifecycle, *, purge: bool = False) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setenv("XDG_STATE_HOME", home.environ["XDG_STATE_HOME"])
+    monkeypatch.setattr(Lifecycle, "take_down", take_down)
+    data = home.directory().data
+    with contextlib.ExitStack() as stack:
+        for name in ("computing", "worker-1"):
+            (data / name).mkdir(parents=True)
+        for name in running:
+            words = ["etcd", "600"]  # a program's name decides whether it is of a cluster
+            process = subprocess.Popen(words, executable="/bin/sleep", cwd=data / name)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+        result = CliRunner().invoke(app, ["down"])
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert result.stderr.endswith(" down\n")
 
 
 @pytest.mark.parametrize(("words", "code"), [("down", 0), ("up --workers 100", 2)])

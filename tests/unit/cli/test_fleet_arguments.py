@@ -227,6 +227,7 @@ def test_a_server_that_does_not_answer_is_a_failure(words: tuple[str, ...], tmp_
     assert "could not reach http://127.0.0.1:9" in result.output
     remedy = "check that the API server runs, and its address"
     assert remedy in result.output
+    assert "connection refused (127.0.0.1:9)" in result.output
     if words[0] == "fleet" and words[1] not in ("placements",):
         assert remedy in the_message(result)
 

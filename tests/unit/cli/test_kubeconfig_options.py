@@ -8,7 +8,9 @@ import ssl
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kubeocean.cli.commands import app
 from support.certificates import identity, kubeconfig, write
 from support.commands import Home
 from support.servers import Server, head_of, serving
@@ -64,3 +66,37 @@ async def test_a_command_takes_a_context_of_any_file_and_runs_its_credential_plu
         result = await home.run(*words, "--context", "second")
     assert server.heads, f"no request was sent: {result.err}"
     assert all("Bearer from-plugin\r\n" in head for head in server.heads)
+
+
+MISSING = {
+    "join": ("join", "berlin", "--kubeconfig"),
+    "join-computing": ("join", "berlin", "--kubeconfig", "USABLE", "--computing-kubeconfig"),
+    "leave": ("leave", "berlin", "--kubeconfig"),
+    "leave-computing": ("leave", "berlin", "--computing-kubeconfig"),
+    "install": ("install", "--kubeconfig"),
+    "install-management": ("install", "--management-kubeconfig"),
+    "uninstall": ("uninstall", "--kubeconfig"),
+    "doctor": ("doctor", "--kubeconfig"),
+    "doctor-management": ("doctor", "--kubeconfig", "USABLE", "--management-kubeconfig"),
+    "drain": ("drain", "node", "--kubeconfig"),
+    "explain": ("explain", "binding", "berlin", "--kubeconfig"),
+    "explain-member": ("explain", "member", "berlin", "--hub-kubeconfig"),
+    "logs-level": ("logs-level", "berlin", "--kubeconfig"),
+    "repair": ("repair", "--cluster-binding-name", "berlin", "--kubeconfig"),
+    "shards": ("shards", "list", "--kubeconfig"),
+    "status": ("status", "--kubeconfig"),
+}
+
+
+@pytest.mark.parametrize("words", MISSING.values(), ids=MISSING)
+def test_the_option_of_a_kubeconfig_that_does_not_exist_is_named(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    usable = str(write(tmp_path / "usable", kubeconfig()))
+    path = str(tmp_path / "missing")
+    arguments = [usable if word == "USABLE" else word for word in words]
+    result = CliRunner().invoke(app, [*arguments, path])
+    assert result.exit_code == 2
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith(f"error: {words[-1]} {path}: "), result.stderr
+    assert result.stderr.count(path) == 1

@@ -155,7 +155,7 @@ async def test_without_go_and_network_one_error_says_all(world: AssetWorld) -> N
         "could not get etcd, kwok for linux/",
         f"KUBEBUILDER_ASSETS={world.root / 'bin'}: has no etcd, kwok",
         f"the cache {world.cache}",
-        "the official release: http://127.0.0.1:9: Cannot connect",
+        "the official release: http://127.0.0.1:9: connection refused (127.0.0.1:9)",
         "a build from source: there is no go in PATH; could not install the Python package",
         "What to do:",
         "KUBEOCEAN_ASSETS",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import socket
 import ssl
 
 import aiohttp
@@ -16,6 +18,11 @@ def verification(message: str) -> ssl.SSLCertVerificationError:
 
 
 KEY = ConnectionKey("host", 443, True, True, None, None, None)
+KEY6 = KEY._replace(host="::1")
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 443)")
+UNROUTED = OSError(errno.EHOSTUNREACH, "Connect call failed ('::1', 443, 0, 0)")
+BOTH_FAILED = OSError(f"Multiple exceptions: {REFUSED}, {UNROUTED}")
+UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 ABOUT = None  # aiohttp's description of the request, which is not used
 TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
 PROXY = aiohttp.ClientHttpProxyError(ABOUT, (), status=407, message="Who")
@@ -41,6 +48,19 @@ GARBLED = aiohttp.ClientResponseError(ABOUT, (), message="Bad head: x\ny")
         (aiohttp.ClientPayloadError("x"), "its answer is broken or not whole", True),
         (aiohttp.InvalidURL("x"), "x", False),
         (ConnectionResetError(), "ConnectionResetError", True),
+        (aiohttp.ClientConnectorError(KEY, REFUSED), "connection refused (host:443)", False),
+        (aiohttp.ClientConnectorError(KEY6, REFUSED), "connection refused ([::1]:443)", False),
+        (REFUSED, "connection refused", True),
+        (
+            aiohttp.ClientConnectorError(KEY, BOTH_FAILED),
+            "connection refused, no route to host (host:443)",
+            False,
+        ),
+        (
+            aiohttp.ClientConnectorDNSError(KEY, UNKNOWN),
+            "name or service not known (host:443)",
+            False,
+        ),
         (aiohttp.ServerDisconnectedError(), "Server disconnected", True),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

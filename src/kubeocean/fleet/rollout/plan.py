@@ -35,10 +35,12 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "Release",
+    "RolloutLimits",
     "RolloutPlan",
     "plan",
     "release_patch",
     "release_spec",
+    "rollout_limits",
     "strategy_patch",
     "strategy_spec",
     "target_number",
@@ -72,6 +74,54 @@ class RolloutPlan:
     overridden: tuple[Binding, ...] = ()  # keep a release with overrides: RolloutStarted False
     confirm: tuple[Binding, ...] = ()  # up to date: RolloutStarted is no longer False
     again_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLimits:
+    """The limits of a rolling update as numbers of clusters, and the clusters that count for them.
+
+    `ready` clusters are available, and `leaving` ones among them are being deleted; `becoming`
+    clusters have a release that can become available.
+    """
+
+    target: int
+    max_unavailable: int
+    max_surge: int
+    ready: int
+    leaving: int
+    becoming: int
+
+    @property
+    def unavailable(self) -> int:
+        """Number of wanted clusters that are not available."""
+        return max(self.target - self.ready + self.leaving, 0)
+
+    @property
+    def spare(self) -> int:
+        """Number of clusters that may be updated or deleted now; negative if too few are ready."""
+        return self.ready - self.leaving - (self.target - self.max_unavailable)
+
+    @property
+    def most_new(self) -> int:
+        """Number of further clusters that may get a release now."""
+        return max(self.target + self.max_surge - self.becoming, 0)
+
+
+def rollout_limits(
+    bindings: Sequence[Binding], target: int, strategy: RollingUpdate, now: datetime
+) -> RolloutLimits:
+    """Return the limits of a rolling update, and how many clusters of a placement use them up."""
+    released = [each for each in bindings if each.spec.state != BindingState.SCHEDULED]
+    period_s = strategy.unavailable_period_seconds
+    ready = [each for each in released if readiness(each, period_s, now).ready]
+    return RolloutLimits(
+        target,
+        _number(strategy.max_unavailable, target),
+        _number(strategy.max_surge, target),
+        ready=len(ready),
+        leaving=sum(each.deleting for each in ready),
+        becoming=sum(map(can_become_ready, released)),
+    )
 
 
 def target_number(placement: Placement, bindings: Sequence[Binding]) -> int:
@@ -131,14 +181,20 @@ def plan(
             (failed if has_failed(binding) else updates).append(binding)
         elif _is_held(binding):
             confirm.append(binding)
-    spare = ready - leaving - (target - _number(strategy.max_unavailable, target))
-    most = max(spare, 0)
+    limits = RolloutLimits(
+        target,
+        _number(strategy.max_unavailable, target),
+        _number(strategy.max_surge, target),
+        ready,
+        leaving,
+        becoming,
+    )
+    most = max(limits.spare, 0)
     removed = removals[:most]
     updated = updates[: most - len(removed)]
-    ended = idle if spare >= 0 else []
+    ended = idle if limits.spare >= 0 else []
     stays = len(idle) - len(ended) + len(removals) - len(removed)
-    most_new = max(target + _number(strategy.max_surge, target) - becoming, 0)
-    bound = binds[:most_new]
+    bound = binds[: limits.most_new]
     held += [*updates[len(updated) :], *binds[len(bound) :]]
     return RolloutPlan(
         release=(*failed, *updated, *bound),

@@ -31,14 +31,14 @@ from kubeocean.inspect.snapshot import NotRead, failures
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.objects import Key
 
-__all__ = ["WorkDetails", "explain_work"]
+__all__ = ["CHECKS_REMEDY", "REMEDIES", "WorkDetails", "explain_work"]
 
 _RULES: Final = {
     str(WorkCondition.APPLIED): ExplanationRule.NOT_APPLIED,
     str(WorkCondition.AVAILABLE): ExplanationRule.NOT_AVAILABLE,
     str(WorkCondition.DIFF_REPORTED): ExplanationRule.DIFF_NOT_REPORTED,
 }
-_REMEDIES: Final = {
+REMEDIES: Final = {
     ExplanationRule.NOT_APPLIED: (
         "correct these objects on the hub, or grant the member's agent the rights"
     ),
@@ -47,6 +47,7 @@ _REMEDIES: Final = {
         "correct these objects on the hub, or grant the agent the rights"
     ),
 }
+CHECKS_REMEDY: Final = "correct the health checks that could not be evaluated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,9 @@ def _answer(work: Work, details: WorkDetails) -> Answer:
         if node.status != "True"
     )
     verdict = problem.message or condition_text(problem)
-    remedy = _REMEDIES[rule]
+    remedy = REMEDIES[rule]
     if rule is ExplanationRule.NOT_AVAILABLE and _has_failed_check(work):
-        remedy = "correct the health checks that could not be evaluated"
+        remedy = CHECKS_REMEDY
     return Answer(rule, verdict, (*bad, *silent), (remedy,))
 
 

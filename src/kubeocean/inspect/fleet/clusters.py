@@ -29,7 +29,9 @@ from kubeocean.runtime.quantity import Quantity
 
 __all__ = ["MemberClusterView", "cluster_lines", "cluster_view", "cluster_views"]
 
-_HEAD: Final = ("NAME", "STATE", "HEALTHY", "SEEN", "VERSION", "NODES", "CPU", "MEMORY", "TAINTS")
+_HEAD: Final = (
+    "NAME", "STATE", "HEALTHY", "SEEN", "VERSION", "NODES", "CPU FREE", "MEMORY FREE", "TAINTS"
+)  # fmt: skip
 _SHOWN_OTHERWISE: Final = (MemberCondition.JOINED, MemberCondition.HEALTHY)
 # Characters of a text that a member reports, in a table for people; JSON and YAML have all of it
 _LONGEST_VALUE: Final = 40

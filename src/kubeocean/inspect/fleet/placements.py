@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from kubeocean.api.fleet.conditions import APPLIED, AVAILABLE, SCHEDULED
+from kubeocean.api.fleet.conditions import APPLIED, AVAILABLE, DIFF_REPORTED, SCHEDULED
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.policies import PlacementType
 from kubeocean.fleet.health import stored_instant
 from kubeocean.fleet.steps import fresh
-from kubeocean.inspect.fleet.progress import placement_problem
+from kubeocean.inspect.fleet.progress import failed_object, placement_problem
 from kubeocean.inspect.format import Cell, Line, Tone, ago, brief, table
 from kubeocean.runtime.objects import Condition, find_condition
 
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _LONGEST_PROBLEM: Final = 500  # characters, for people; JSON and YAML have all of it
+_STEPS_OF_OBJECTS: Final = (APPLIED.name, AVAILABLE.name, DIFF_REPORTED.name)
 _HEAD: Final = (
     "NAME", "SCOPE", "POLICY", "CLUSTERS", "SCHEDULED", "APPLIED", "AVAILABLE", "AGE", "PROBLEM"
 )  # fmt: skip
@@ -38,6 +39,7 @@ class PlacementView(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     `selected` clusters are picked; `wanted` is absent where a policy takes all that match.
     `scheduled`, `applied` and `available` count reports on the present generation only. `problem`
     is the first condition that is not True; it is absent if the placement is complete.
+    `failed_object` is the first object that is not applied or not available, with its cluster.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class PlacementView(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     created: str | None = None
     deleting_since: str | None = None
     problem: Condition | None = None
+    failed_object: str = ""
 
     @property
     def title(self) -> str:
@@ -93,7 +96,20 @@ def placement_view(placement: Placement) -> PlacementView:
         created=placement.metadata.creation_timestamp,
         deleting_since=placement.metadata.deletion_timestamp,
         problem=placement_problem(placement),
+        failed_object=_failed_object(placement),
     )
+
+
+def _failed_object(placement: Placement) -> str:
+    """Return the first object that failed, with its cluster, if that is the placement's problem."""
+    problem = placement_problem(placement)
+    prefix = scope_of(placement.key).prefix
+    if problem is None or problem.type.removeprefix(prefix) not in _STEPS_OF_OBJECTS:
+        return ""
+    for entry in placement.status.placement_statuses:
+        if text := failed_object(entry):
+            return f"{entry.cluster_name}: {text}"
+    return ""
 
 
 def placement_lines(views: Iterable[PlacementView], now: datetime) -> list[Line]:
@@ -129,6 +145,8 @@ def _problem(view: PlacementView) -> tuple[str, Tone]:
     text = view.problem.reason
     if view.problem.message:
         text += f": {view.problem.message}"
+    if view.failed_object:
+        text += f"; {view.failed_object}"
     return text, Tone.BAD if view.problem.status == "False" else Tone.WARN
 
 

@@ -15,17 +15,18 @@ from kubeocean.api.fleet.conditions import (
     WorkCondition,
 )
 from kubeocean.api.fleet.kinds import scope_of
-from kubeocean.api.fleet.placements import Placement
+from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.api.fleet.works import ManifestCondition, Work
 from kubeocean.fleet.status.placement import expected_types
 from kubeocean.fleet.steps import chain_of, first_unfinished, fresh
-from kubeocean.runtime.objects import Condition, find_condition
+from kubeocean.runtime.objects import Condition, Key, find_condition
 
 __all__ = [
     "NOT_REPORTED",
     "binding_problem",
     "condition_text",
+    "failed_object",
     "manifest_problem",
     "placement_problem",
     "work_problem",
@@ -89,6 +90,15 @@ def condition_text(condition: Condition) -> str:
     """Return a condition as text: `Applied False (ApplyFailed): message`."""
     text = f"{condition.type} {condition.status} ({condition.reason})"
     return f"{text}: {condition.message}" if condition.message else text
+
+
+def failed_object(entry: ClusterPlacementStatus) -> str:
+    """Return the first object that failed on a cluster with its condition; empty if none failed."""
+    if not entry.failed_placements:
+        return ""
+    failed = entry.failed_placements[0]
+    name = Key(failed.namespace, failed.name)
+    return f"{failed.kind} {name}: {condition_text(failed.condition)}"
 
 
 def _first(

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.clusters import AgentStatus, MemberCluster, MemberStatus
 from kubeocean.api.fleet.placements import (
     ClusterPlacementStatus,
@@ -18,6 +19,7 @@ from kubeocean.api.fleet.placements import (
     ResourceIdentifier,
 )
 from kubeocean.api.fleet.policies import PlacementPolicy
+from kubeocean.api.fleet.strategies import RollingUpdate
 from kubeocean.inspect.explain.placement import PlacementDetails, explain_placement
 from kubeocean.inspect.explain.report import Explanation, ExplanationRule, document, page
 from kubeocean.inspect.snapshot import NotRead
@@ -161,7 +163,13 @@ def test_objects_that_deviate_are_listed() -> None:
     found = explained(
         with_status(step("Scheduled"), step("Applied", "False"), placement_statuses=(entry,))
     )
-    assert found.reasons == ("a: Applied False (NotAllWorkHaveBeenApplied)",)
+    assert found.reasons == (
+        "a: Applied False (NotAllWorkHaveBeenApplied)",
+        "a: ConfigMap n/c: Applied False (r)",
+    )
+    assert found.remedies == (
+        "correct these objects on the hub, or grant the member's agent the rights",
+    )
     objects = next(each for each in found.sections if each.title == "objects").lines
     assert objects == (
         "a: ConfigMap n/c: Applied False (r)",
@@ -169,3 +177,98 @@ def test_objects_that_deviate_are_listed() -> None:
     )
     assert "decided by: NotApplied" in "\n".join(page(found))
     assert document(found)["rule"] == "NotApplied"
+
+
+def test_the_first_object_that_failed_is_a_reason_with_a_remedy() -> None:
+    def failed(name: str, failure: Condition) -> FailedPlacement:
+        return FailedPlacement(
+            version="v1", kind="ConfigMap", name=name, namespace="n", condition=failure
+        )
+
+    def found(failure: Condition, step_name: str) -> Explanation:
+        objects = (failed("c", failure), failed("d", failure))
+        entry = ClusterPlacementStatus(
+            "a", failed_placements=objects, conditions=(condition(step_name, "False"),)
+        )
+        conditions = (step("Scheduled"), step(step_name, "False"))
+        return explained(with_status(*conditions, placement_statuses=(entry,)))
+
+    message = "field is immutable " * 100
+    long = found(Condition("Applied", "False", "ManifestApplyFailed", message), "Applied")
+    assert long.reasons[1].startswith(
+        "a: ConfigMap n/c: Applied False (ManifestApplyFailed): field is immutable"
+    )
+    assert len(long.reasons) == 2
+    assert len(long.reasons[1]) < 400
+
+    check = found(Condition("Available", "False", "Failed", "no such field"), "Available")
+    assert check.remedies == ("correct the health checks that could not be evaluated",)
+    late = found(Condition("Available", "False", "ManifestNotAvailableYet"), "Available")
+    assert late.remedies == ("look at these objects in the member cluster",)
+    # A failure of an earlier release is not the reason of a rollout that is held.
+    held = found(Condition("Applied", "False", "ManifestApplyFailed"), "RolloutStarted")
+    assert held.reasons == ("a: RolloutStarted False (r)",)
+    assert held.remedies == ()
+
+
+HELD = step("RolloutStarted", "False", "RolloutNotStartedYet", "1 cluster is held")
+
+
+def held_rollout(policy: PlacementPolicy, rolling: RollingUpdate | None = None) -> Placement:
+    status = PlacementStatus(conditions=(step("Scheduled"), HELD))
+    return a_placement(status=status, policy=policy, rolling=rolling)
+
+
+def bound(cluster: str, *, available: bool = True, held: bool = False) -> Binding:
+    conditions = (
+        condition("RolloutStarted", "False" if held else "True"),
+        condition("Available", "True" if available else "False"),
+    )
+    return a_binding(cluster, conditions=conditions)
+
+
+def test_a_rollout_that_a_missing_cluster_holds_names_the_limit_and_the_cluster() -> None:
+    placement = held_rollout(PlacementPolicy("PickFixed", cluster_names=("a", "gone")))
+    found = explained(placement, a_member("a"), bindings=(bound("a", held=True),))
+    assert found.rule is ExplanationRule.ROLLOUT_HELD
+    assert found.reasons == (
+        "maxUnavailable 25% allows 1 of 2 wanted clusters to be unavailable, and 1 is:"
+        " gone (not a member of the fleet)",
+    )
+    assert found.remedies == (
+        "remove gone from spec.policy.clusterNames, or join the cluster:"
+        " kubeocean fleet join gone --kubeconfig FILE",
+        "a greater spec.strategy.rollingUpdate.maxUnavailable",
+    )
+
+
+def test_a_rollout_that_clusters_hold_names_those_that_are_not_available() -> None:
+    policy = PlacementPolicy("PickN", number_of_clusters=3)
+    bindings = (bound("a", held=True), bound("b", available=False), bound("c", available=False))
+    found = explained(held_rollout(policy, RollingUpdate(max_unavailable=1)), bindings=bindings)
+    assert found.reasons == (
+        "maxUnavailable 1 allows 1 of 3 wanted clusters to be unavailable, and 2 are: b, c",
+    )
+    assert found.remedies[0] == "objects that become available on b, c"
+
+
+def test_a_new_cluster_that_the_surge_holds_back() -> None:
+    policy = PlacementPolicy("PickN", number_of_clusters=1)
+    new = a_binding("b", state="Scheduled", conditions=(condition("RolloutStarted", "False"),))
+    placement = held_rollout(policy, RollingUpdate(max_surge=0))
+    found = explained(placement, bindings=(bound("a"), new))
+    assert found.reasons == ("maxSurge 0 allows 1 cluster at a time, and 1 has a release",)
+    assert found.remedies == ("a greater spec.strategy.rollingUpdate.maxSurge",)
+
+
+def test_a_policy_that_names_a_missing_cluster_has_a_remedy() -> None:
+    policy = PlacementPolicy("PickFixed", cluster_names=("a", "gone", "lost"))
+    placement = msgspec.structs.replace(
+        with_status(step("Scheduled", "False")), spec=a_placement(policy=policy).spec
+    )
+    found = explained(placement, a_member("a"))
+    assert found.rule is ExplanationRule.TOO_FEW_CLUSTERS
+    assert found.remedies == (
+        "remove gone, lost from spec.policy.clusterNames, or join the cluster:"
+        " kubeocean fleet join NAME --kubeconfig FILE",
+    )

@@ -48,7 +48,7 @@ def reporting(name: str, *, age_s: float = 5, healthy: str = "True") -> MemberCl
 def test_a_table_of_members() -> None:
     lines = cluster_lines(cluster_views([reporting("b"), member("a")], NOW), NOW)
     assert plain(lines).splitlines() == [
-        "NAME   STATE     HEALTHY   SEEN     VERSION   NODES   CPU         MEMORY        TAINTS",
+        "NAME   STATE     HEALTHY   SEEN     VERSION   NODES   CPU FREE    MEMORY FREE   TAINTS",
         "a      Joining   Unknown   -        -         -       -           -             -",
         "b      Joined    True      5s ago   v1.35.0   3       4.5 of 12   8Gi of 48Gi"
         "   cordon-key=cordon-value:NoSchedule",

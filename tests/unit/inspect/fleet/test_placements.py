@@ -10,6 +10,7 @@ import pytest
 
 from kubeocean.api.fleet.placements import (
     ClusterPlacementStatus,
+    FailedPlacement,
     Placement,
     PlacementStatus,
     ResourceIdentifier,
@@ -69,6 +70,23 @@ def test_a_table_of_placements() -> None:
         "app        cluster     PickAll   2          2           2         2           5m    -",
         "team/app   namespace   PickN     2 of 3     2           1         1           5m    r",
     ]
+
+
+def test_the_problem_names_the_first_object_that_failed() -> None:
+    failure = Condition("Applied", "False", "ManifestApplyFailed", 'namespaces "n" not found')
+    failed = FailedPlacement(
+        version="v1", kind="ConfigMap", name="c", namespace="n", condition=failure
+    )
+    cluster = ClusterPlacementStatus(
+        "a", failed_placements=(failed,), conditions=steps("Scheduled", *APPLIED[:4], last="False")
+    )
+    placement = placed(chain("Scheduled", *APPLIED[:4], last="False"), cluster)
+    text = 'a: ConfigMap n/c: Applied False (ManifestApplyFailed): namespaces "n" not found'
+    view = placement_view(placement)
+    assert view.failed_object == text
+    assert plain(placement_lines([view], TIME)).endswith(f"   r; {text}\n")
+    held = placed(chain("Scheduled", "RolloutStarted", last="False"), cluster)
+    assert placement_view(held).failed_object == ""
 
 
 def test_a_complete_placement_without_objects_is_no_success() -> None:
