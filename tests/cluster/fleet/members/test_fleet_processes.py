@@ -194,7 +194,7 @@ async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
             assert (await env.get(name)).spec.taints == ()
             assert f"{name} has left" in await fleet("leave", name)
             assert await agent.process.stop() == 0
-    assert "is no member of the fleet" in await fleet("clusters", name, code=2)
+    assert "is not a member of the fleet" in await fleet("clusters", name, code=2)
 
 
 async def agent_of(env: FleetEnv) -> tuple[list[str], dict[str, str]]:
@@ -216,7 +216,7 @@ async def test_wrong_usage_is_refused_before_anything_is_written(env: FleetEnv, 
     assert "shorter name" in too_long.err
     absent = await home.run("fleet", "leave", "no-such-member", "--hub-kubeconfig", hub)
     assert absent.code == 2
-    assert "is no member of the fleet" in absent.err
+    assert "is not a member of the fleet" in absent.err
     member = str(env.member_cluster.kubeconfig)
     for words in (
         ("clusters",),

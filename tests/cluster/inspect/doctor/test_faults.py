@@ -222,7 +222,8 @@ async def is_deleted(joined: JoinedWorker) -> bool:
 async def test_no_definitions_and_no_manager(new_cluster: NewCluster) -> None:
     cluster = await new_cluster()
     doctor = Doctor(cluster.kubeconfig)
-    await doctor.finds("definitions", "clusterbindings.cloud.tencent.com is not installed")
+    message = "there is no CustomResourceDefinition clusterbindings.cloud.tencent.com"
+    await doctor.finds("definitions", message)
     client = cluster.client()
     try:
         await Applier(client, domain=DEFAULT).apply_all(computing_objects(Values()))
