@@ -44,7 +44,7 @@ test: setup ## run checks, then all tests on real clusters, with a sample of eac
 
 proof: setup assets ## run all sweeps in full: a crash after every single write, a thousand nodes
 	@echo "proof: sweeps, $(JOBS) at a time"
-	@$(PYTEST) -m sweep --thorough $(TIERS) $(ARGS)
+	@$(PYTEST) -m sweep --thorough --timeout 900 $(TIERS) $(ARGS)
 
 check: setup ## check format, lint, types and import layers
 	@echo "check: format" && $(BIN)/ruff format --check --quiet . scripts/venv
