@@ -171,7 +171,7 @@ async def test_a_namespace_is_placed_changed_corrected_and_removed(
 
 
 async def test_objects_stay_that_move_to_another_work(env: FleetEnv) -> None:
-    """One more large object, or one less, divides the others differently among the Works."""
+    """A further large object, or one less, divides the others differently among the Works."""
     member = (await env.join(heartbeat_s=1)).name
     namespace = await source(env)
 
