@@ -252,7 +252,7 @@ def _message(record: logging.LogRecord) -> str:
     """
     try:
         return record.getMessage()
-    except Exception:
+    except Exception:  # whatever the arguments of a library raise in their texts
         return f"{redact(record.msg)} {redact(record.args)}"
 
 

@@ -187,9 +187,9 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
             assert await denied(bound.syncer.patch(resource, name, patch, bound.namespace))
         assert await denied(bound.syncer.patch(resource, name, LABELLED, SYSTEM))
         # Only the owner of a source lets changes of the copy flow back.
-        asked = MergePatch({"metadata": {"annotations": {DEFAULT.sync_back: "true"}}})
-        assert await denied(bound.syncer.patch(resource, name, asked, bound.namespace))
-        await bound.admin.patch(resource, name, asked, bound.namespace)
+        sync_back = MergePatch({"metadata": {"annotations": {DEFAULT.sync_back: "true"}}})
+        assert await denied(bound.syncer.patch(resource, name, sync_back, bound.namespace))
+        await bound.admin.patch(resource, name, sync_back, bound.namespace)
         await bound.syncer.patch(resource, name, change, bound.namespace)
         assert await denied(bound.syncer.patch(resource, name, ORPHANED, bound.namespace))
 
